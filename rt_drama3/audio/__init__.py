@@ -1,0 +1,20 @@
+"""Audio in and out of files and between rates: knows samples, and nothing of models or streams.
+
+Samples are mono float32 in [-1, 1] everywhere in the package; integers and channels exist only at
+the edges, in this room. No torch here.
+"""
+
+from rt_drama3.audio.files import AudioSource, read_audio
+from rt_drama3.audio.pcm import float_to_s16le, s16le_to_float
+from rt_drama3.audio.resample import resample
+from rt_drama3.audio.wav import WavWriter, write_wav
+
+__all__ = [
+    "AudioSource",
+    "WavWriter",
+    "float_to_s16le",
+    "read_audio",
+    "resample",
+    "s16le_to_float",
+    "write_wav",
+]

@@ -1,0 +1,60 @@
+"""Whole clips from one sample rate to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from rt_drama3.audio.pcm import checked_samples
+from rt_drama3.errors import RequestError
+
+MIN_RATE = 1_000
+MAX_RATE = 768_000
+
+
+def check_rate(rate: int, what: str = "sample rate") -> None:
+    """Refuses rates at which there is no speech, or that no device or file has.
+
+    Raises:
+        RequestError: not an integer from ``MIN_RATE`` to ``MAX_RATE`` Hz.
+    """
+    if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
+        raise RequestError(f"The {what} must be an integer in Hz, not {rate!r}.")
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise RequestError(
+            f"The {what} is {rate} Hz; rates from {MIN_RATE} to {MAX_RATE} Hz are supported."
+        )
+
+
+def resample(samples: NDArray[Any], from_rate: int, to_rate: int) -> NDArray[np.float32]:
+    """Converts a whole clip to another rate with a linear-phase, very-high-quality filter.
+
+    The result is aligned with the input (no delay) and covers all of it: its length is exactly
+    ``ceil(len(samples) * to_rate / from_rate)``. Peaks may exceed those of the input slightly.
+
+    Args:
+        samples: ``[samples]`` floats.
+        from_rate: their rate in Hz.
+        to_rate: the wanted rate in Hz.
+
+    Returns:
+        ``[ceil(samples * to_rate / from_rate)]`` float32; the input itself where the rates agree.
+
+    Raises:
+        RequestError: a rate is out of range, or the samples are not mono finite floats.
+    """
+    check_rate(from_rate, "rate to convert from")
+    check_rate(to_rate, "rate to convert to")
+    clip = checked_samples(samples)
+    if from_rate == to_rate or clip.size == 0:
+        return clip
+    wanted = -(-clip.size * int(to_rate) // int(from_rate))
+    # The library rounds the length to the nearest sample. Silence appended to the end is what its
+    # filter assumes there anyway, so it makes the last sample appear and changes no other.
+    padding = int(from_rate) // int(to_rate) + 1
+    padded = np.concatenate([clip, np.zeros(padding, np.float32)])
+    result: NDArray[np.float32] = soxr.resample(padded, from_rate, to_rate, quality="VHQ")
+    return result[:wanted]

@@ -1,0 +1,187 @@
+"""WAV files: whole clips written atomically, and long ones written as they are made."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from numpy.typing import NDArray
+
+from rt_drama3.audio.pcm import float_to_s16le
+from rt_drama3.audio.resample import check_rate
+from rt_drama3.errors import SinkError
+
+_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_UNKNOWN = 0xFFFF_FFFF  # what readers take as "until the end of the file"
+_MAX_DATA = _UNKNOWN - _HEADER.size - 1  # a WAV file counts its bytes in 32 bits
+
+
+def wav_header(rate: int, data_bytes: int | None) -> bytes:
+    """Returns the 44-byte header of a mono 16-bit PCM WAV file.
+
+    Args:
+        rate: sample rate in Hz.
+        data_bytes: size of the samples that follow; None while it is not known.
+    """
+    riff, data = (_UNKNOWN, _UNKNOWN) if data_bytes is None else (data_bytes + 36, data_bytes)
+    return _HEADER.pack(
+        *(b"RIFF", riff, b"WAVE"),
+        *(b"fmt ", 16, 1, 1, rate, rate * 2, 2, 16),  # PCM, mono, bytes a second, block, bits
+        *(b"data", data),
+    )
+
+
+class WavWriter:
+    """Writes a mono 16-bit WAV file piece by piece; a context manager.
+
+    Until it is closed the header says "until the end of the file", so that a reader which opens the
+    file early, or after a crash, still finds sound. Closing puts the true sizes in, also when the
+    ``with`` block is left by an exception: what was made is kept. A pipe cannot be rewound and
+    keeps the first header.
+
+    Args:
+        target: path of the file (replaced when it exists), or a binary file object opened for
+            writing at its beginning, which is left open.
+        rate: sample rate in Hz.
+
+    Raises:
+        RequestError: the rate is out of range.
+        SinkError: the file cannot be opened or written.
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | BinaryIO, rate: int) -> None:
+        check_rate(rate)
+        self.rate = int(rate)
+        self.samples = 0
+        self._owned = isinstance(target, str | os.PathLike)
+        if isinstance(target, str | os.PathLike):
+            self._name = os.fspath(target)
+            try:
+                self._file: BinaryIO = open(self._name, "wb")  # noqa: SIM115 - closed by close()
+            except (OSError, ValueError) as error:
+                raise _cannot_write(self._name, error) from error
+        else:
+            self._name = str(getattr(target, "name", "the output"))
+            self._file = target
+        self._closed = False
+        try:
+            self._put(wav_header(self.rate, None))
+        except SinkError:
+            self._release()
+            raise
+
+    def write(self, samples: NDArray[Any]) -> None:
+        """Appends samples.
+
+        Args:
+            samples: ``[samples]`` floats in [-1, 1]; what exceeds is clipped.
+
+        Raises:
+            RequestError: the samples are not mono finite floats.
+            SinkError: the file is closed, cannot be written, or would pass the 4 GiB of a WAV.
+        """
+        if self._closed:
+            raise SinkError(f"{self._name} is closed; nothing more can be written to it.")
+        pcm = float_to_s16le(samples)
+        _check_size(self._name, self.samples * 2 + len(pcm))
+        self._put(pcm)
+        self.samples += len(pcm) // 2
+
+    def close(self) -> None:
+        """Writes the true sizes and closes the file; a second call does nothing.
+
+        Raises:
+            SinkError: the sizes cannot be written.
+        """
+        if self._closed:
+            return
+        try:
+            if self._file.seekable():
+                self._file.seek(0)
+                self._put(wav_header(self.rate, self.samples * 2))
+                self._file.seek(0, os.SEEK_END)
+            if self._owned:
+                self._file.close()
+        except (OSError, ValueError) as error:  # ValueError: the owner closed the file object
+            raise _cannot_write(self._name, error) from error
+        finally:
+            self._release()
+
+    def _put(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+            self._file.flush()  # a reader that follows the file is never a few frames behind
+        except (OSError, ValueError) as error:
+            raise _cannot_write(self._name, error) from error
+
+    def _release(self) -> None:
+        self._closed = True
+        if self._owned:
+            with suppress(OSError):  # closing after a failed write fails once more
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def write_wav(path: str | os.PathLike[str], samples: NDArray[Any], rate: int) -> None:
+    """Writes a clip as a mono 16-bit WAV file, whole or not at all.
+
+    The file is written beside its place and moved there, so that a reader never sees half of it
+    and a failure leaves an earlier file as it was. A device or pipe is written directly.
+
+    Args:
+        path: where to; an existing file is replaced.
+        samples: ``[samples]`` floats in [-1, 1]; what exceeds is clipped.
+        rate: sample rate in Hz.
+
+    Raises:
+        RequestError: the rate is out of range, or the samples are not mono finite floats.
+        SinkError: the file cannot be written.
+    """
+    check_rate(rate)
+    pcm = float_to_s16le(samples)
+    name = os.fspath(path)
+    _check_size(name, len(pcm))
+    try:
+        place = Path(os.path.realpath(path))  # through a link the file is replaced, not the link
+        if place.exists() and not place.is_file():
+            _write_whole(place, rate, pcm)
+            return
+        part = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
+        try:
+            _write_whole(part, rate, pcm)
+            part.replace(place)
+        finally:
+            part.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise _cannot_write(name, error) from error
+
+
+def _write_whole(path: Path, rate: int, pcm: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(wav_header(rate, len(pcm)))
+        file.write(pcm)
+
+
+def _check_size(name: str, data_bytes: int) -> None:
+    if data_bytes > _MAX_DATA:
+        raise SinkError(f"{name} is full: a WAV file holds at most 4 GiB; start another file.")
+
+
+def _cannot_write(name: str, error: OSError | ValueError) -> SinkError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return SinkError(f"{name} cannot be written: {reason}. Choose another file or folder.")

@@ -1,0 +1,330 @@
+"""``rt-drama3 doctor``: what this machine has, what will be used, and what to install.
+
+Each probe looks at one thing and may fail without harm to the others: a machine that needs a doctor
+is one where something is broken, so a failure is a line of the report. Heavy imports (torch) happen
+inside the probes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rt_drama3 import __version__, machine
+from rt_drama3.cache import cache_dir
+
+Status = Literal["ok", "note", "missing", "failed"]
+
+_STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "missing": "yellow", "failed": "red"}
+_FP8_CAPABILITY = (8, 9)  # the first NVIDIA generation (Ada, then Hopper) with FP8 arithmetic
+_CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16", "i8mm")
+_VOICE_FILES = ("config.json", "model.safetensors", "codec.pth", "tokenizer.json")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        name: what was looked at.
+        value: what was found.
+        status: "ok"; "note" for what is worth knowing; "missing" for what can be installed;
+            "failed" when the probe itself broke.
+        advice: what to do about it, or empty.
+    """
+
+    name: str
+    value: str
+    status: Status = "ok"
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What ``collect`` found, by section; ``dataclasses.asdict`` gives its JSON form."""
+
+    machine: tuple[Finding, ...]
+    compute: tuple[Finding, ...]
+    audio: tuple[Finding, ...]
+    folders: tuple[Finding, ...]
+    plan: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """True when no probe failed."""
+        return not any(
+            finding.status == "failed"
+            for section in fields(self)
+            for finding in getattr(self, section.name)
+        )
+
+
+Probe = Callable[[], Iterable[Finding]]
+
+
+def collect(probes: Mapping[str, Mapping[str, Probe]] | None = None) -> Report:
+    """Looks at the machine. Takes a few seconds, most of them importing torch; never raises.
+
+    Args:
+        probes: by section, then by name; None for all that there are.
+    """
+    chosen = PROBES if probes is None else probes
+    sections = {name: tuple(_run(chosen.get(name, {}))) for name in PROBES}
+    return Report(**sections)
+
+
+def render(report: Report, console: Console) -> None:
+    """Prints a report for people, one table with a heading per section."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for section in fields(report):
+        table.add_row(Text(section.name, style="bold"))
+        for finding in getattr(report, section.name):
+            status = Text(f"  {finding.status}", style=_STYLES[finding.status])
+            table.add_row(status, Text(finding.name), Text(finding.value))
+            if finding.advice:
+                table.add_row("", "", Text(f"-> {finding.advice}", style="bold"))
+    console.print(table)
+
+
+def _run(probes: Mapping[str, Probe]) -> Iterator[Finding]:
+    for name, probe in probes.items():
+        try:
+            yield from list(probe())
+        except Exception as error:  # noqa: BLE001 - whatever broke, it is what the report is for
+            yield Finding(name, f"{type(error).__name__}: {error}", "failed")
+
+
+# --- machine ------------------------------------------------------------------------------------
+
+
+def _python() -> Iterable[Finding]:
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    yield Finding("rt_drama3", __version__)
+    yield Finding("python", f"{version} at {sys.executable}")
+
+
+def _system() -> Iterable[Finding]:
+    yield Finding("system", f"{platform.platform()} ({platform.machine()})")
+
+
+def _cpu() -> Iterable[Finding]:
+    facts = machine.cpuinfo()
+    model = facts.get("model name") or platform.processor() or platform.machine()
+    flags = facts.get("flags", facts.get("Features", "")).split()
+    known = " ".join(flag for flag in _CPU_FLAGS if flag in flags)
+    cores = f"{machine.usable_cores()} of {os.cpu_count()} cores usable"
+    yield Finding("cpu", ", ".join(filter(None, [model, cores, known])))
+
+
+def _memory() -> Iterable[Finding]:
+    memory = machine.memory()
+    parts = ["unknown" if memory.total is None else f"{_size(memory.total)} in all"]
+    if memory.free is not None:
+        parts.append(f"{_size(memory.free)} free")
+    if memory.limit is not None:
+        parts.append(f"this process is limited to {_size(memory.limit)}")
+    yield Finding("memory", ", ".join(parts))
+
+
+# --- compute ------------------------------------------------------------------------------------
+
+
+def _torch() -> Iterable[Finding]:
+    import torch
+
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+    kernels = torch.backends.cpu.get_cpu_capability()
+    yield Finding("torch", f"{torch.__version__} ({build}; CPU kernels for {kernels})")
+
+
+def _cuda() -> Iterable[Finding]:
+    import torch
+
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            facts = torch.cuda.get_device_properties(index)
+            capability = (facts.major, facts.minor)
+            fp8 = "with" if capability >= _FP8_CAPABILITY else "without"
+            yield Finding(
+                f"cuda:{index}",
+                f"{facts.name}, {_size(facts.total_memory)}, capability {facts.major}."
+                f"{facts.minor}, {fp8} FP8 arithmetic",
+            )
+    elif shutil.which("nvidia-smi"):
+        advice = (
+            "this torch is built for the CPU; install its CUDA build (pytorch.org/get-started)"
+            if torch.version.cuda is None
+            else "the NVIDIA driver does not answer or is too old for this torch; see nvidia-smi"
+        )
+        yield Finding("cuda", "an NVIDIA driver is installed, but torch sees none", "note", advice)
+    else:
+        yield Finding("cuda", "no device; the real Drama 3 needs one, the nano voice does not")
+
+
+def _compiler() -> Iterable[Finding]:
+    names = [os.environ.get("CXX", ""), "g++", "clang++", "c++", "cl"]
+    for name in filter(None, names):
+        path = shutil.which(name)
+        if path:
+            yield Finding("compiler", f"{path}{_first_line_of([path, '--version'])}")
+            return
+    yield Finding(
+        "compiler",
+        "no C++ compiler; without one torch.compile cannot speed up the CPU",
+        "missing",
+        "Debian: apt-get install g++; macOS: xcode-select --install; Windows: Visual Studio Build "
+        "Tools",
+    )
+
+
+def _first_line_of(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""  # a compiler that does not tell its version may still compile
+    return f" ({done.stdout.splitlines()[0]})" if done.stdout.strip() else ""
+
+
+def _triton() -> Iterable[Finding]:
+    import torch
+
+    if importlib.util.find_spec("triton") is not None:
+        yield Finding("triton", importlib.metadata.version("triton"))
+    elif torch.cuda.is_available():
+        yield Finding(
+            "triton",
+            "not installed; torch.compile needs it on CUDA",
+            "missing",
+            "pip install triton (Windows: triton-windows), in the version that this torch wants",
+        )
+    else:
+        yield Finding("triton", "not installed, and not needed without CUDA")
+
+
+# --- audio --------------------------------------------------------------------------------------
+
+
+def _decoder() -> Iterable[Finding]:
+    import av
+
+    libavformat = ".".join(map(str, av.library_versions["libavformat"]))
+    yield Finding("files", f"PyAV {av.__version__} (libavformat {libavformat})")
+
+
+def _speaker() -> Iterable[Finding]:
+    if importlib.util.find_spec("pyaudio") is None:
+        yield Finding(
+            "speaker",
+            "pyaudio is not installed; speech can be written to files, not played",
+            "missing",
+            "pip install 'rt-drama3[speaker]' (Debian: first apt-get install portaudio19-dev gcc; "
+            "macOS: brew install portaudio)",
+        )
+        return
+    with machine.silent_stderr():
+        pyaudio = importlib.import_module("pyaudio")
+        audio = pyaudio.PyAudio()
+        try:
+            found = [audio.get_device_info_by_index(i) for i in range(audio.get_device_count())]
+        finally:
+            audio.terminate()
+    outputs = sum(device["maxOutputChannels"] > 0 for device in found)
+    value = f"pyaudio {pyaudio.__version__}, {len(found)} devices, {outputs} of them play"
+    if outputs:
+        yield Finding("speaker", value)
+    else:
+        yield Finding("speaker", value, "note", "connect an output device or start a sound server")
+
+
+def _sound_server() -> Iterable[Finding]:
+    reached = machine.sound_servers()
+    if reached is None:
+        yield Finding("sound server", f"part of {platform.system()}")
+    elif reached:
+        yield Finding("sound server", " and ".join(reached))
+    else:
+        yield Finding("sound server", "neither PulseAudio nor PipeWire can be reached", "note")
+
+
+# --- folders ------------------------------------------------------------------------------------
+
+
+def _nano() -> Iterable[Finding]:
+    folder = Path(__file__).parent / "voices" / "nano"
+    absent = [name for name in _VOICE_FILES if not (folder / name).is_file()]
+    if absent:
+        text = f"{folder} lacks {', '.join(absent)}"
+        yield Finding("nano voice", text, "missing", "reinstall rt-drama3")
+    else:
+        total = sum(file.stat().st_size for file in folder.iterdir())
+        yield Finding("nano voice", f"{folder} ({total / 1e6:.0f} MB)")
+
+
+def _hub_cache() -> Iterable[Finding]:
+    from huggingface_hub import constants
+
+    offline = "; offline by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else ""
+    yield Finding("checkpoints", _room(Path(constants.HF_HUB_CACHE)) + offline)
+
+
+def _own_cache() -> Iterable[Finding]:
+    yield Finding("cache", _room(cache_dir()))
+
+
+def _room(folder: Path) -> str:
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    state = "" if existing == folder else ", not made yet"
+    writable = "" if os.access(existing, os.W_OK) else ", not writable"
+    return f"{folder} ({_size(shutil.disk_usage(existing).free)} free{state}{writable})"
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
+
+
+# --- plan ---------------------------------------------------------------------------------------
+
+
+def _device() -> Iterable[Finding]:
+    import torch
+
+    from rt_drama3 import drama3
+
+    device = drama3.pick_device("auto")
+    small = drama3.pick_dtype(None, device, drama3.SMALL_MODEL - 1)
+    large = drama3.pick_dtype(None, device, drama3.FLOAT32_MODEL)
+    yield Finding("device", str(device))
+    names = [str(dtype).removeprefix("torch.") for dtype in (small, large)]
+    both = names[0] if small == large else f"{names[0]} for small models, {names[1]} for large ones"
+    yield Finding("dtype", both)
+    if device.type == "cpu":
+        own = torch.get_num_threads()
+        yield Finding("threads", f"1 for small models such as nano, {own} for large ones")
+
+
+PROBES: dict[str, dict[str, Probe]] = {
+    "machine": {"python": _python, "system": _system, "cpu": _cpu, "memory": _memory},
+    "compute": {"torch": _torch, "cuda": _cuda, "compiler": _compiler, "triton": _triton},
+    "audio": {"files": _decoder, "speaker": _speaker, "sound server": _sound_server},
+    "folders": {"nano voice": _nano, "checkpoints": _hub_cache, "cache": _own_cache},
+    "plan": {"device": _device},
+}

@@ -1,0 +1,115 @@
+"""Facts about this machine that the standard library does not tell in one call. No torch here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Main memory in bytes; None where the system does not say.
+
+    Attributes:
+        total: of the machine.
+        free: what can be had without swapping.
+        limit: what a container allows this process.
+    """
+
+    total: int | None = None
+    free: int | None = None
+    limit: int | None = None
+
+
+def usable_cores() -> int:
+    """Returns the number of CPU cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpuinfo(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Returns what Linux says about the first core; empty elsewhere."""
+    if not path.exists():
+        return {}
+    first = path.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def memory() -> Memory:
+    """Returns the size of main memory and how much of it is left."""
+    if sys.platform == "win32":
+        import ctypes
+
+        names = ("total", "free", "c", "d", "e", "f", "g")
+
+        class Status(ctypes.Structure):
+            _fields_ = (
+                *(("length", ctypes.c_ulong), ("load", ctypes.c_ulong)),
+                *((name, ctypes.c_ulonglong) for name in names),
+            )
+
+        status = Status(length=ctypes.sizeof(Status))
+        if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+            return Memory()
+        return Memory(int(status.total), int(status.free))
+    else:
+        free = limit = None
+        meminfo = Path("/proc/meminfo")
+        if meminfo.exists():
+            for line in meminfo.read_text(encoding="ascii").splitlines():
+                if line.startswith("MemAvailable:"):
+                    free = int(line.split()[1]) * 1024
+        cgroup = Path("/sys/fs/cgroup/memory.max")
+        if cgroup.exists():
+            text = cgroup.read_text(encoding="ascii").strip()
+            limit = int(text) if text.isdigit() else None
+        return Memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), free, limit)
+
+
+def sound_servers() -> list[str] | None:
+    """Returns which of PulseAudio and PipeWire accept a connection; None where neither is used."""
+    if sys.platform == "linux":
+        runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
+        named = os.environ.get("PULSE_SERVER", "").removeprefix("unix:")
+        pulse = Path(named) if named.startswith("/") else runtime / "pulse" / "native"
+        places = {"PulseAudio": pulse, "PipeWire": runtime / "pipewire-0"}
+        return [name for name, place in places.items() if _answers(place)]
+    else:
+        return None
+
+
+if sys.platform != "win32":
+    import socket
+
+    def _answers(path: Path) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(1.0)
+            try:
+                client.connect(os.fspath(path))
+            except OSError:
+                return False
+        return True
+
+
+@contextmanager
+def silent_stderr() -> Iterator[None]:
+    """Sends file descriptor 2 to nowhere for a while.
+
+    C libraries write there past ``sys.stderr``: ALSA complains about every card that is absent.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

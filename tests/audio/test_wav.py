@@ -1,0 +1,173 @@
+"""WAV output, read back by the standard library and by read_audio, whole and in pieces."""
+
+from __future__ import annotations
+
+import io
+import os
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rt_drama3.audio.wav as wav_module
+from rt_drama3.audio import WavWriter, float_to_s16le, read_audio, write_wav
+from rt_drama3.errors import RequestError, SinkError
+
+CLIP = np.linspace(-1.0, 1.0, 2_048, dtype=np.float32)
+
+
+def contents(path: Path) -> tuple[tuple[int, int, int, int], bytes]:
+    with wave.open(str(path), "rb") as file:
+        facts = file.getparams()
+        return (facts.nchannels, facts.sampwidth, facts.framerate, facts.nframes), file.readframes(
+            facts.nframes
+        )
+
+
+def test_write_wav_is_read_back_sample_for_sample(tmp_path: Path) -> None:
+    path = tmp_path / "clip.wav"
+    write_wav(path, CLIP, 44_100)
+    assert contents(path) == ((1, 2, 44_100, 2_048), float_to_s16le(CLIP))
+    assert path.stat().st_size == 44 + 4_096
+    samples, rate = read_audio(path)
+    assert rate == 44_100
+    assert float_to_s16le(samples) == float_to_s16le(CLIP)
+
+
+def test_write_wav_of_nothing_is_a_valid_empty_file(tmp_path: Path) -> None:
+    write_wav(tmp_path / "empty.wav", CLIP[:0], 16_000)
+    assert contents(tmp_path / "empty.wav") == ((1, 2, 16_000, 0), b"")
+
+
+def test_pieces_give_the_same_file_as_the_whole(tmp_path: Path) -> None:
+    write_wav(tmp_path / "whole.wav", CLIP, 24_000)
+    with WavWriter(tmp_path / "pieces.wav", 24_000) as writer:
+        for piece in np.split(CLIP, [1, 1, 1_000, 2_047]):
+            writer.write(piece)
+        assert writer.samples == 2_048
+    assert (tmp_path / "pieces.wav").read_bytes() == (tmp_path / "whole.wav").read_bytes()
+
+
+def test_a_file_still_being_written_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "growing.wav"
+    with WavWriter(path, 24_000) as writer:
+        writer.write(CLIP)
+        samples, rate = read_audio(path)
+        assert (len(samples), rate) == (2_048, 24_000)
+
+
+def test_an_exception_keeps_what_was_made_with_true_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "stopped.wav"
+
+    def interrupted() -> None:
+        with WavWriter(path, 24_000) as writer:
+            writer.write(CLIP)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert contents(path)[0] == (1, 2, 24_000, 2_048)
+
+
+def test_a_file_object_is_written_and_left_open() -> None:
+    target = io.BytesIO()
+    with WavWriter(target, 24_000) as writer:
+        writer.write(CLIP)
+    assert len(target.getvalue()) == 44 + 4_096
+    assert target.getvalue()[40:44] == (4_096).to_bytes(4, "little")
+
+
+def test_a_pipe_keeps_the_open_ended_header() -> None:
+    reader, writer_end = os.pipe()
+    with os.fdopen(writer_end, "wb") as pipe:
+        with WavWriter(pipe, 24_000) as writer:
+            writer.write(CLIP[:100])
+        assert not pipe.closed
+    with os.fdopen(reader, "rb") as pipe:
+        data = pipe.read()
+    assert len(data) == 244
+    assert data[4:8] == data[40:44] == b"\xff" * 4
+    assert len(read_audio(data)[0]) == 100
+
+
+def test_writing_after_close_is_refused_and_closing_twice_is_not(tmp_path: Path) -> None:
+    writer = WavWriter(tmp_path / "closed.wav", 24_000)
+    writer.close()
+    writer.close()
+    with pytest.raises(SinkError, match=r"closed\.wav is closed"):
+        writer.write(CLIP)
+
+
+def test_a_failed_write_leaves_the_earlier_file_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "clip.wav"
+    write_wav(path, CLIP, 24_000)
+    before = path.read_bytes()
+
+    def fail(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(SinkError, match=r"clip\.wav cannot be written: No space left"):
+        write_wav(path, CLIP[:10], 24_000)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["clip.wav"]
+
+
+def test_bad_samples_leave_the_earlier_file(tmp_path: Path) -> None:
+    path = tmp_path / "clip.wav"
+    write_wav(path, CLIP, 24_000)
+    before = path.read_bytes()
+    with pytest.raises(RequestError):
+        write_wav(path, np.array([np.nan], np.float32), 24_000)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs symbolic links and POSIX permissions")
+def test_a_link_is_followed_and_the_umask_holds(tmp_path: Path) -> None:
+    (tmp_path / "real.wav").write_bytes(b"old")
+    (tmp_path / "link.wav").symlink_to("real.wav")
+    write_wav(tmp_path / "link.wav", CLIP, 24_000)
+    assert (tmp_path / "link.wav").is_symlink()
+    assert contents(tmp_path / "real.wav")[0][3] == 2_048
+    (tmp_path / "plain").write_bytes(b"")
+    assert (tmp_path / "real.wav").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_a_sink_error() -> None:
+    with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
+        write_wav("/dev/full", CLIP, 24_000)
+    with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
+        WavWriter("/dev/full", 24_000)
+
+
+@pytest.mark.parametrize("name", ["missing/clip.wav", "", "nul\0.wav"])
+def test_places_that_cannot_be_written_are_sink_errors(tmp_path: Path, name: str) -> None:
+    place = f"{tmp_path}/{name}"
+    with pytest.raises(SinkError, match="cannot be written"):
+        write_wav(place, CLIP, 24_000)
+    with pytest.raises(SinkError, match="cannot be written"):
+        WavWriter(place, 24_000)
+
+
+def test_more_than_a_wav_can_count_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wav_module, "_MAX_DATA", 4_096)
+    with WavWriter(tmp_path / "full.wav", 24_000) as writer:
+        writer.write(CLIP)
+        with pytest.raises(SinkError, match="at most 4 GiB"):
+            writer.write(CLIP[:1])
+    assert contents(tmp_path / "full.wav")[0][3] == 2_048
+
+
+@pytest.mark.parametrize("rate", [0, -1, 10**9])
+def test_impossible_rates_are_refused(tmp_path: Path, rate: int) -> None:
+    with pytest.raises(RequestError, match=f"{rate} Hz"):
+        write_wav(tmp_path / "clip.wav", CLIP, rate)
+    with pytest.raises(RequestError, match=f"{rate} Hz"):
+        WavWriter(tmp_path / "clip.wav", rate)
+    assert not (tmp_path / "clip.wav").exists()

@@ -1,0 +1,44 @@
+"""What every test shares: one torch thread, the gpu marker, the nano voice, a tiny checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from rt_drama3 import Drama3
+
+# Small models are slower, not faster, on more threads, and machines that run tests are shared.
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """Skips the tests marked ``gpu`` where there is no CUDA device, so that the report says so."""
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device (pytest -m gpu runs these on one)")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def nano() -> Drama3:
+    """The embedded nano voice on the CPU, loaded once; tests must not change it."""
+    import rt_drama3
+
+    return rt_drama3.load("nano", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random checkpoint in the official layout, made once; tests must not change it."""
+    from rt_drama3.checkpoint import make_tiny
+
+    directory = tmp_path_factory.mktemp("checkpoint") / "tiny"
+    make_tiny(directory, seed=0)
+    return directory
