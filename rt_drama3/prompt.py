@@ -1,0 +1,169 @@
+"""The prompt ``reference-bracket-v1`` as rows for the model (architecture notes, 6).
+
+A row is ``[main, c0, ..., c_last]``: a text token with zeros, or a frame of audio with its semantic
+token in front. Every segment is tokenised on its own, since joined text has other tokens at the
+seams. The system block depends on the references alone, so its rows come first and are counted:
+whoever keeps the model's state behind them needs not feed them again. No torch in this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rt_drama3.config import ModelConfig
+from rt_drama3.errors import RequestError
+from rt_drama3.text import check_text, flatten, reference_transcript, with_speaker_tag
+
+Rows = npt.NDArray[np.int64]
+
+_SYSTEM = "<|im_start|>system\n"
+_TASK = "convert the provided text to speech"
+_TASK_WITH_REFERENCES = "convert the provided text to speech reference to the following:"
+_USER = "<|im_start|>user\n"
+_VOICE = "<|im_start|>assistant\n<|voice|>"
+_END = "<|im_end|>\n"
+
+
+class Encoding(Protocol):
+    """What a tokenizer makes of a text."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+
+class Tokenizer(Protocol):
+    """The part of ``tokenizers.Tokenizer`` that a prompt needs."""
+
+    def encode(self, sequence: str, /) -> Encoding: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What the model reads before it speaks.
+
+    Attributes:
+        rows: int64 ``[rows, 1 + num_codebooks]``.
+        system_rows: how many of them, from the first, form the system block with the references.
+    """
+
+    rows: Rows
+    system_rows: int
+
+
+class PromptBuilder:
+    """Makes prompts for one checkpoint.
+
+    Args:
+        tokenizer: of the checkpoint.
+        config: of the checkpoint; gives the semantic band and the sizes of the codebooks.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
+        self._tokenizer = tokenizer
+        self._config = config
+        fixed = (_SYSTEM, _TASK, _TASK_WITH_REFERENCES, _USER, _VOICE, _END)
+        self._fixed = {segment: self._text_rows(segment) for segment in fixed}
+
+    def build(
+        self,
+        text: str,
+        references: Sequence[tuple[str, npt.ArrayLike]] = (),
+        history: Sequence[tuple[str, npt.ArrayLike]] = (),
+        *,
+        max_rows: int | None = None,
+    ) -> Prompt:
+        """The prompt that makes the model speak a text.
+
+        Args:
+            text: one chunk (see ``split_text``); line breaks within a speaker's turn become spaces.
+            references: ``(transcript, codes)`` of voices to follow, in order; codes are integers
+                ``[num_codebooks, frames]``.
+            history: ``(text, codes)`` of earlier turns, in order.
+            max_rows: refuse a longer prompt.
+
+        Raises:
+            RequestError: a text or codes cannot be used, or the prompt is longer than ``max_rows``.
+        """
+        system = [self._fixed[_SYSTEM]]
+        system.append(self._fixed[_TASK_WITH_REFERENCES if references else _TASK])
+        for number, (transcript, codes) in enumerate(references, 1):
+            what = f"the transcript of reference {number}"
+            said = reference_transcript(_turn(transcript, what))
+            system.append(self._text_rows(f"\n\n[Reference {number}]\nText: {said}\nSpeech: "))
+            system.append(self._audio_rows(codes, f"reference {number}"))
+        system.append(self._fixed[_END])
+
+        turns: list[Rows] = []
+        for number, (said, codes) in enumerate(history, 1):
+            turns += self._user_turn(said, f"the text of history {number}")
+            turns += [self._audio_rows(codes, f"history {number}"), self._fixed[_END]]
+        target = self._user_turn(text, "text")
+
+        sizes = [sum(map(len, part)) for part in (system, turns, target)]
+        if max_rows is not None and sum(sizes) > max_rows:
+            raise RequestError(
+                f"the prompt has {sum(sizes)} rows (references {sizes[0]}, history {sizes[1]}, "
+                f"text {sizes[2]}), but at most {max_rows} fit. "
+                "Shorten the longest of them; a second of audio has about 22 rows."
+            )
+        return Prompt(np.concatenate(system + turns + target), sizes[0])
+
+    def _user_turn(self, text: str, what: str) -> list[Rows]:
+        words = self._text_rows(with_speaker_tag(_turn(text, what)))
+        return [self._fixed[_USER], words, self._fixed[_END], self._fixed[_VOICE]]
+
+    def _text_rows(self, segment: str) -> Rows:
+        ids = self._tokenizer.encode(segment).ids
+        rows = np.zeros((len(ids), 1 + self._config.num_codebooks), dtype=np.int64)
+        rows[:, 0] = ids
+        return rows
+
+    def _audio_rows(self, codes: npt.ArrayLike, what: str) -> Rows:
+        frames = check_codes(codes, self._config, what)
+        return np.concatenate([self._config.semantic_start + frames[:1], frames]).T
+
+
+def _turn(text: str, what: str) -> str:
+    check_text(text, what)
+    return flatten(text)
+
+
+def check_codes(codes: npt.ArrayLike, config: ModelConfig, what: str = "codes") -> Rows:
+    """Codes as an int64 array ``[num_codebooks, frames]``.
+
+    Args:
+        codes: any integers that numpy can read, a torch tensor in host memory among them.
+        config: of the checkpoint that is to read them.
+        what: their name in the message.
+
+    Raises:
+        RequestError: not integers, not ``[num_codebooks, frames]``, no frames, or a code outside
+            its codebook.
+    """
+    wanted = f"integers [{config.num_codebooks}, frames]"
+    try:
+        found = np.asarray(codes)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged; torch: not on the host
+        raise RequestError(
+            f"{what}: the codes are not an array in host memory ({error}). Give {wanted}."
+        ) from error
+    if found.ndim != 2 or found.shape[0] != config.num_codebooks:
+        raise RequestError(f"{what}: the codes have shape {found.shape}. Give {wanted}.")
+    if found.shape[1] == 0:
+        raise RequestError(f"{what}: the codes are empty. Give at least one frame.")
+    if found.dtype.kind not in "iu":
+        raise RequestError(f"{what}: the codes are {found.dtype}. Give {wanted}.")
+    last = config.tower.codebook_size - 1
+    wrong = np.argwhere((found < 0) | (found > last))
+    if len(wrong):
+        book, frame = wrong[0]
+        raise RequestError(
+            f"{what}: the code of codebook {book}, frame {frame} is {found[book, frame]}, but this "
+            f"checkpoint's codes run from 0 to {last}. Use codes made with this checkpoint."
+        )
+    return found.astype(np.int64)

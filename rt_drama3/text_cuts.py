@@ -1,0 +1,283 @@
+"""Cutting one speaker's turn into pieces: where a reader would pause, and never inside a tag.
+
+Directions in ``[brackets]``, special tokens ``<|...|>`` and paired tags ``<tag>...</tag>`` are
+ordinary text to the model (architecture notes, 6), but half of one means nothing to it. Every step
+here looks at one window of the text or passes over all of it once, so the time is linear in the
+text, whatever it holds.
+"""
+# ruff: noqa: RUF001 - punctuation of many scripts is the subject here
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rt_drama3.errors import RequestError
+
+# The Unicode property White_Space; str.isspace would add U+001C..U+001F, which are controls.
+WHITE_SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+LEAST_ROOM = 16  # bytes of text that must fit between the tags repeated around a piece
+
+# Each alternative stops at the next bracket of its kind, which keeps the scan linear.
+MARKUP = re.compile(
+    r"<\|[^|<>]*\|>"  # special token
+    r"|\[[^\[\]]*\]"  # cue
+    rf"|<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*+)(?:[{WHITE_SPACE}][^<>]*)?>"  # tag
+)
+_SPACE = re.compile(f"[{WHITE_SPACE}]")
+_SPACES = re.compile(f"[{WHITE_SPACE}]+")
+_NO_BREAK_SPACES = "\xa0\u2007\u202f"
+
+# In scripts that write spaces, a mark ends something only before a space, a cue or a tag: that
+# keeps 3.14, 1,000, 10:30, example.com and me@example.com whole.
+_CLOSERS = r"(?:[\"'“”‘’«»)\]」』】）》〉]|</[A-Za-z][\w-]*+>)*+"
+_THEN_SPACE = rf"(?=[{WHITE_SPACE}\[<])"
+_MARKS = ".!?…؟۔።։"
+_SENTENCE_END = re.compile(
+    rf"(?<![{_MARKS}])(?P<mark>[{_MARKS}]++){_CLOSERS}{_THEN_SPACE}|[。！？．｡।॥]++{_CLOSERS}"
+)
+_CLAUSE_END = re.compile(rf"[,;:،؛–]{_CLOSERS}{_THEN_SPACE}|[—、，：；､]{_CLOSERS}")
+
+# Words whose period ends no sentence: initials and the like (e.g., U.S., z.B.; but "I." ends one),
+# titles, months; some only before a number ("No. 5").
+_ABBREVIATION = re.compile(
+    r"[\"'“‘«„(\[]*(?:(?:[^\W\d_]\.)*[^\W\d_i]"
+    r"|mrs?|ms|mme|dr|prof|rev|hon|gen|col|maj|capt|lt|sgt|st|mt|ft|sra?|jr|vs|cf|ca|approx|dept"
+    r"|univ|inc|ltd|corp|bros|ave|blvd|jan|feb|aug|sept?|oct|nov|dec|bzw|evtl|ggf|hr|str|uds?)",
+    re.IGNORECASE,
+)
+_BEFORE_NUMBER = re.compile(r"[(\[]?(?:nos?|nr|figs?|vol|pp?|eq|sec|art|chap|ext)", re.IGNORECASE)
+_LONGEST_ABBREVIATION = 16
+
+# What continues the character before it, beside the combining marks (category M).
+_CONTINUES = re.compile(
+    "[\u200c\u200d\u0e33\u0eb3\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f"
+    "\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
+)
+_ZERO_WIDTH_JOINER = "\u200d"
+_VIRAMA = 9  # canonical combining class; joins the consonants on both sides
+
+
+def size(text: str) -> int:
+    """Bytes of the text in UTF-8."""
+    return len(text.encode())
+
+
+def cut_turn(text: str, budget: int) -> list[str]:
+    """Pieces, in order, of one speaker's turn.
+
+    A piece ends at the last end of a sentence that fits; failing that at the last clause mark or
+    space that leaves no crumb of the sentence, then at any space, then between two characters as a
+    reader sees them. A pair of tags that is too long for one piece is closed at the cut and opened
+    again behind it; a bracket without its partner is plain text. Only white space at the cuts is
+    dropped, and a run of it shortened when the turn has to be cut at all.
+
+    Args:
+        text: without speaker tags and line breaks.
+        budget: UTF-8 bytes of a piece.
+
+    Raises:
+        RequestError: a cue, a special token or the tags around one place do not fit into a piece.
+    """
+    text = text.strip(WHITE_SPACE)
+    if size(text) <= budget:
+        return [text] if text else []
+    turn = _mark(_SPACES.sub(lambda run: run[0][0], text), budget)
+    pieces: list[str] = []
+    start = 0
+    while start < len(turn.text):
+        opened = "".join(pair.opening for pair in turn.around(start))
+        end = _piece_end(turn, start, budget - size(opened))
+        closed = "".join(pair.closing for pair in reversed(turn.around(end)))
+        pieces.append(opened + turn.text[start:end].rstrip(WHITE_SPACE) + closed)
+        start = end + bool(_SPACE.match(turn.text, end))
+    return pieces
+
+
+class _Pair(NamedTuple):
+    """A pair of tags that is longer than a piece, from its first character to behind its last."""
+
+    start: int
+    end: int
+    opening: str
+    closing: str
+    parent: int  # index of the long pair around it, or -1
+
+
+class _Turn(NamedTuple):
+    """A turn with what a cut must respect."""
+
+    text: str
+    glued: bytearray  # 1 where a cut would tear a cue, a tag, or a pair that fits into a piece
+    pairs: list[_Pair]  # by start
+
+    def around(self, at: int) -> list[_Pair]:
+        """The long pairs that a cut at this place would tear, outer ones first."""
+        index = bisect_left(self.pairs, at, key=lambda pair: pair.start) - 1
+        found: list[_Pair] = []
+        while index >= 0:
+            pair = self.pairs[index]
+            if pair.end > at:
+                found.append(pair)
+            index = pair.parent
+        return found[::-1]
+
+    def glue(self, start: int, end: int) -> None:
+        self.glued[start:end] = b"\1" * (end - start)
+
+
+def _mark(text: str, budget: int) -> _Turn:
+    """Finds what must stay whole when the text is cut into pieces of ``budget`` bytes."""
+    turn = _Turn(text, bytearray(len(text) + 1), [])
+    markup = list(MARKUP.finditer(text))
+    closing = _closing_tags(markup)
+    room, done = budget, 0
+    outer: list[tuple[int, int]] = []  # (index of a long pair around here, bytes its tags take)
+    for found in markup:
+        start, end = found.span()
+        while outer and turn.pairs[outer[-1][0]].end <= start:
+            room += outer.pop()[1]
+        if start < done:
+            continue  # inside a pair that stays whole
+        close = closing.get(start)
+        if close:
+            end = close.end()
+        if end - start <= room and size(text[start:end]) <= room:
+            turn.glue(start + 1, end)
+            done = end
+        elif close:
+            # White space beside the tags sticks to them, or a piece might hold nothing else.
+            inside = found.end() + bool(_SPACE.match(text, found.end()))
+            behind = close.start() - bool(_SPACE.match(text, close.start() - 1))
+            turn.glue(start + 1, inside + 1)
+            turn.glue(behind, end)
+            taken = size(text[start:inside]) + size(text[behind:end])
+            if room - taken < LEAST_ROOM:
+                raise _too_long(found[0], budget)
+            parent = outer[-1][0] if outer else -1
+            outer.append((len(turn.pairs), taken))
+            turn.pairs.append(_Pair(start, end, found[0], close[0], parent))
+            room -= taken
+        elif not found["name"]:
+            raise _too_long(found[0], budget)
+    return turn
+
+
+def _closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:
+    """The closing tag of every opening tag that has one, by the opening tag's place."""
+    closing: dict[int, re.Match[str]] = {}
+    opened: list[re.Match[str]] = []
+    waiting: Counter[str] = Counter()  # names in ``opened``
+    for found in markup:
+        name = found["name"]
+        if name and not found["slash"]:
+            opened.append(found)
+            waiting[name] += 1
+        elif name and waiting[name]:
+            while opened[-1]["name"] != name:  # opened in between and never closed: plain text
+                waiting[opened.pop()["name"]] -= 1
+            waiting[name] -= 1
+            closing[opened.pop().start()] = found
+    return closing
+
+
+def _too_long(markup: str, budget: int) -> RequestError:
+    shown = markup if len(markup) <= 40 else markup[:37] + "..."
+    return RequestError(
+        f"text: {shown!r} ({size(markup)} bytes) does not fit into a chunk of {budget} bytes "
+        "together with the tags around it. Shorten it, or nest fewer tags."
+    )
+
+
+def _piece_end(turn: _Turn, start: int, room: int) -> int:
+    """The best place to end the piece of at most ``room`` bytes that begins at ``start``."""
+    text = turn.text
+    head = text[start : start + room].encode()[:room].decode(errors="ignore")
+    last = start + len(head)
+    if last == len(text):
+        return last
+
+    def fits(at: int) -> bool:
+        closing = sum(size(pair.closing) for pair in turn.around(at))
+        return not turn.glued[at] and (not closing or size(text[start:at]) + closing <= room)
+
+    def best(places: Sequence[int], least: int = start + 1, most: int = last) -> int | None:
+        return next((at for at in reversed(places) if least <= at <= most and fits(at)), None)
+
+    end = best(_sentence_ends(text, start, last))
+    if end is not None:
+        return end
+    # The sentence itself must be cut: leave no crumb of it on either side.
+    crumb = (last - start) // 4
+    beyond = min(len(text), last + crumb)
+    sentence_end = next(iter(_sentence_ends(text, last, beyond)), beyond)
+    middle = (start + max(1, crumb), min(last, sentence_end - crumb))
+    clauses = [found.end() for found in _CLAUSE_END.finditer(text, start, last + 1)]
+    spaces = [found.start() for found in _SPACE.finditer(text, start, last + 1)]
+    good_spaces = [at for at in spaces if _may_part(text, at)]
+    for places, least, most in (
+        (clauses, *middle),
+        (good_spaces, *middle),
+        (good_spaces, start + 1, last),
+        (spaces, start + 1, last),
+        (clauses, start + 1, last),
+    ):
+        end = best(places, least, most)
+        if end is not None:
+            return end
+    # _mark left room for a character or a cue with all tags around it, so some place fits.
+    anywhere = [at for at in range(start + 1, last + 1) if fits(at)]
+    whole = (at for at in reversed(anywhere) if not _inside_character(text, start, at))
+    return next(whole, anywhere[-1])
+
+
+def _sentence_ends(text: str, start: int, last: int) -> list[int]:
+    """Ends of sentences in ``(start, last]``."""
+    return [
+        found.end()
+        for found in _SENTENCE_END.finditer(text, start, last + 1)
+        if found.end() <= last and not (found["mark"] == "." and _no_end(text, found.start()))
+    ]
+
+
+def _no_end(text: str, period: int) -> bool:
+    """Whether this period belongs to an abbreviation or to the number of a list item."""
+    words = text[max(0, period - _LONGEST_ABBREVIATION) : period].split()
+    if not words or text[period - 1].isspace():
+        return False
+    word = words[-1]
+    if len(word) <= 2 and word.isdigit():
+        begin = period - len(word)
+        before = text[max(0, begin - 2) : begin].rstrip(WHITE_SPACE)
+        return not before or before[-1] in ".!?:;"
+    if text[period + 2 : period + 3].isdigit() and _BEFORE_NUMBER.fullmatch(word):
+        return True
+    return _ABBREVIATION.fullmatch(word) is not None
+
+
+def _may_part(text: str, space: int) -> bool:
+    """Whether the words beside a space may be parted, unlike those of "Dr. Who" or "1 000"."""
+    before, after = text[space - 1], text[space + 1 : space + 2]
+    if text[space] in _NO_BREAK_SPACES or (before.isdigit() and after.isdigit()):
+        return False
+    return before != "." or not _no_end(text, space - 1)
+
+
+def _inside_character(text: str, start: int, at: int) -> bool:
+    """Whether a cut would tear what readers see as one character: accents, emoji, flags."""
+    before, after = text[at - 1], text[at]
+    if unicodedata.category(after)[0] == "M" or _CONTINUES.match(after):
+        return True
+    if before == _ZERO_WIDTH_JOINER or unicodedata.combining(before) == _VIRAMA:
+        return True
+    flag = at  # two regional indicators are one flag
+    while flag > start and "\U0001f1e6" <= text[flag - 1] <= "\U0001f1ff":
+        flag -= 1
+    return (at - flag) % 2 == 1 and "\U0001f1e6" <= after <= "\U0001f1ff"
