@@ -77,7 +77,8 @@ def frame_step(model: SpeechModel, tensors: StepTensors) -> None:
     """Makes one frame of B streams and reads it back in; everything advances in place."""
     config = model.config
     state, sampling, column = tensors.state, tensors.sampling, tensors.column
-    position, latest = state.position, state.position - 1
+    # A free slot has no latest row; 0 keeps its attention finite.
+    position, latest = state.position, (state.position - 1).clamp(min=0)
     seen = (column <= position.unsqueeze(-1))[:, None, None]  # [B, 1, 1, length]
     seen_before = (column <= latest.unsqueeze(-1))[:, None, None]
     stream = torch.arange(position.shape[0], device=position.device)
@@ -118,12 +119,14 @@ def frame_step(model: SpeechModel, tensors: StepTensors) -> None:
     tensors.output.codes.copy_(codes)
     tensors.output.main.copy_(main)
     tensors.output.finite.copy_(torch.isfinite(logits).all(-1) & torch.isfinite(hidden).all(-1))
-    state.hidden.copy_(hidden)
-    state.extra.copy_(extra)
-    state.recent.copy_(torch.cat((state.recent[:, 1:], main.unsqueeze(-1)), -1))
-    # Slots that idle in a larger batch stay inside the cache.
-    state.position.copy_((position + 1).clamp(max=state.context - 1))
-    sampling.frame.copy_((sampling.frame + 1).clamp(max=sampling.noise.shape[1] - 1))
+    moving = state.active.unsqueeze(-1)
+    window = torch.cat((state.recent[:, 1:], main.unsqueeze(-1)), -1)
+    state.hidden.copy_(torch.where(moving, hidden, state.hidden))
+    state.extra.copy_(torch.where(moving, extra, state.extra))
+    state.recent.copy_(torch.where(moving, window, state.recent))
+    # The limits are never reached by a take that respects the context; they keep indices valid.
+    state.position.copy_((position + state.active).clamp(max=state.context - 1))
+    sampling.frame.copy_((sampling.frame + state.active).clamp(max=sampling.noise.shape[1] - 1))
 
 
 Runner = Callable[[int, int], None]  # (streams, attention length) -> None
@@ -157,6 +160,7 @@ class FrameStep:
         self._ropes = model.ropes(context)
         self._column = torch.arange(context, device=device)
         self._guided = [False] * slots
+        self._active = [False] * slots  # what the device holds in state.active
         self._runner: Runner = self._eager
 
     def length_for(self, rows: int) -> int:
@@ -171,7 +175,7 @@ class FrameStep:
         first_frame: int = 0,
         guidance: float | None = None,
     ) -> None:
-        """Prepares a prefilled slot for a take; with guidance also its undirected twin's.
+        """Prepares a prefilled slot for frames and activates it; with guidance also its twin.
 
         Args:
             slot: the stream; ``slot + 1`` holds the undirected prompt when guided.
@@ -186,12 +190,25 @@ class FrameStep:
             self.sampling.configure(row, sampling, seed, candidates, first_frame)
         if guidance is not None:
             self.sampling.guide(slot, guidance)
+        self.activate(slot, True)
+
+    def activate(self, slot: int, active: bool) -> None:
+        """Whether the next steps advance the stream in ``slot`` (and its twin)."""
+        end = slot + 1 + self._guided[slot]
+        self.state.active[slot:end] = active
+        self._active[slot:end] = [active] * (end - slot)
+
+    def release(self, slot: int) -> None:
+        """Frees a slot (and its twin) for another stream."""
+        self.activate(slot, False)
+        self._guided[slot] = False
 
     def move(self, source: int, target: int, rows: int) -> None:
         """Moves a stream of ``rows`` rows, without twin, into a free slot."""
         self.state.move(source, target, rows)
         self.sampling.move(source, target)
-        self._guided[target] = False
+        self._active[target] = self._active[source]
+        self.release(source)
 
     def use(self, runner: Runner | None) -> None:
         """Runs the unit through ``runner`` from now on; None goes back to eager."""
@@ -209,11 +226,11 @@ class FrameStep:
 
     @torch.inference_mode()
     def run(self, streams: int, length: int) -> None:
-        """One frame for the first ``streams`` slots; results are in ``output``.
+        """One frame for the active ones of the first ``streams`` slots, into ``output``.
 
         Args:
-            streams: active slots, leading.
-            length: cached rows to read (``length_for`` the longest stream).
+            streams: slots to look at.
+            length: cached rows to read (``length_for`` the longest active stream).
         """
         self._runner(streams, length)
 
@@ -223,5 +240,6 @@ class FrameStep:
         slot = 0
         while slot < streams:
             rows = 2 if self._guided[slot] else 1
-            frame_step(self.model, self.tensors(slot, slot + rows, length))
+            if self._active[slot]:
+                frame_step(self.model, self.tensors(slot, slot + rows, length))
             slot += rows

@@ -94,7 +94,9 @@ class Backbone(nn.Module):
                 x = x + layer.mixer.step(normed, rope, keys, values, position, mask)
                 full += 1
             else:
-                x = x + layer.mixer.step(normed, state.tails[linear], state.matrices[linear])
+                x = x + layer.mixer.step(
+                    normed, state.tails[linear], state.matrices[linear], state.active
+                )
                 linear += 1
             x = x + layer.moe(rms_norm(x, layer.post_norm, self.eps))
         return rms_norm(x, self.norm, self.eps)

@@ -68,27 +68,28 @@ class DeltaNet(nn.Module):
             (rms_norm(read, self.norm, self.eps) * gate).flatten(1).to(dtype), self.out_proj
         )
 
-    def step(self, x: Tensor, tail: Tensor, state: Tensor) -> Tensor:
-        """One row of every stream; ``tail`` and ``state`` advance in place.
+    def step(self, x: Tensor, tail: Tensor, state: Tensor, active: Tensor) -> Tensor:
+        """One row of every stream; ``tail`` and ``state`` of the active ones advance in place.
 
         Args:
             x: ``[B, dim]``.
             tail: ``[B, conv_dim, kernel - 1]``, the columns before this row.
             state: float32 ``[B, Hv, key_dim, value_dim]``.
+            active: bool ``[B]``.
 
         Returns:
             ``[B, dim]``.
         """
         mixed, z, b, a = linear(x, self.in_proj).split(self.widths, -1)
         window = torch.cat((tail, mixed.unsqueeze(-1)), -1)  # [B, conv_dim, kernel]
-        tail.copy_(window[..., 1:])
+        tail.copy_(torch.where(active[:, None, None], window[..., 1:], tail))
         q, k, v = self._split_heads(F.silu((window.float() * self.conv).sum(-1)))
         beta, g = self._gates(b, a)
         decayed = state * g.exp()[..., None, None]
         recalled = (k.unsqueeze(-2) @ decayed).squeeze(-2)  # what S now holds under key k
         correction = (v - recalled) * beta.unsqueeze(-1)
         updated = decayed + k.unsqueeze(-1) * correction.unsqueeze(-2)
-        state.copy_(updated)
+        state.copy_(torch.where(active[:, None, None, None], updated, state))
         return self._merge((q.unsqueeze(-2) @ updated).squeeze(-2), z, x.dtype)
 
     def block(self, x: Tensor, tail: Tensor, state: Tensor) -> Tensor:

@@ -118,8 +118,8 @@ class MoE(nn.Module):
         # other rows of the block.
         back = torch.empty_like(order)
         back[order] = torch.arange(order.numel(), device=order.device)
-        chosen_outputs: Tensor = (outputs * share)[back]
-        return chosen_outputs.unflatten(0, (-1, self.top)).sum(1)
+        result: Tensor = (outputs * share)[back].unflatten(0, (-1, self.top)).sum(1)
+        return result
 
     def _matrix(self, name: str, expert: int, dtype: torch.dtype) -> Tensor:
         scale: Tensor | None = getattr(self, f"{name}_scale")
@@ -144,5 +144,9 @@ def dequantize(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tens
     if scale is None:
         return weight.to(dtype)
     rows, columns = weight.shape[-2:]
+    if rows % FP8_BLOCK == 0 and columns % FP8_BLOCK == 0:
+        blocks = weight.float().unflatten(-1, (-1, FP8_BLOCK)).unflatten(-3, (-1, FP8_BLOCK))
+        scaled = blocks.mul_(scale.float()[..., :, None, :, None])
+        return scaled.flatten(-4, -3).flatten(-2, -1).to(dtype)
     factor = scale.float().repeat_interleave(FP8_BLOCK, -2).repeat_interleave(FP8_BLOCK, -1)
     return (weight.float() * factor[..., :rows, :columns]).to(dtype)

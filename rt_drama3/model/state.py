@@ -31,6 +31,8 @@ class StreamState:
         extra: ``[slots, dim]``, U of the latest row (architecture notes, 3).
         position: int64 ``[slots]``, rows in the backbone caches; the tower has one fewer.
         recent: int64 ``[slots, 16]``, latest main tokens, oldest first, -1 where none.
+        active: bool ``[slots]``, whether a step advances the slot; the others (free, being
+            prefilled, paused) are computed along in the batch but keep their state.
     """
 
     keys: list[Tensor]
@@ -43,6 +45,7 @@ class StreamState:
     extra: Tensor
     position: Tensor
     recent: Tensor
+    active: Tensor
 
     @classmethod
     def allocate(
@@ -77,6 +80,7 @@ class StreamState:
             extra=zeros(slots, back.hidden_size),
             position=zeros(slots, kind=torch.int64),
             recent=torch.full((slots, RAS_WINDOW), -1, device=device, dtype=torch.int64),
+            active=zeros(slots, kind=torch.bool),
         )
 
     @property
@@ -97,7 +101,7 @@ class StreamState:
         """Tensors without one."""
         yield from self.tails
         yield from self.matrices
-        yield from (self.hidden, self.extra, self.position, self.recent)
+        yield from (self.hidden, self.extra, self.position, self.recent, self.active)
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in a fixed order."""

@@ -82,7 +82,9 @@ def _state(config: BackboneConfig, slots: int) -> StreamState:
         backbone_codebooks=0,
     )
     model = ModelConfig(config, tower, 0, 7, 8, "float32", fp8_experts=False)
-    return StreamState.allocate(model, slots, ROWS + 10)
+    state = StreamState.allocate(model, slots, ROWS + 10)
+    state.active.fill_(True)
+    return state
 
 
 def _rope(config: BackboneConfig) -> Tensor:

@@ -1,0 +1,125 @@
+"""What a checkpoint's tensors are checked for: names, shapes and dtypes, and while loading numbers.
+
+The names are compared with the inventory before anything is read; a tensor too many is refused like
+one too few, since either means that the model would not compute what its maker meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rt_drama3.checkpoint.inventory import DENSE, EXPERT, SCALE, TensorSpec
+from rt_drama3.checkpoint.tensors import Entry
+from rt_drama3.errors import CheckpointError
+
+DTYPES = {
+    DENSE: ("BF16", "F16", "F32"),
+    EXPERT: ("F8_E4M3",),
+    SCALE: ("F32", "BF16"),
+}
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How stored tensors differ from an inventory.
+
+    Attributes:
+        missing: names that the inventory has and the files have not.
+        unexpected: names that the files have and the inventory has not.
+        misfits: one sentence for each tensor of a wrong shape or dtype.
+    """
+
+    missing: Sequence[str]
+    unexpected: Sequence[str]
+    misfits: Sequence[str]
+
+    def require_none(self, directory: object) -> None:
+        """Refuses any difference.
+
+        Raises:
+            CheckpointError: naming the first of each kind.
+        """
+        faults = [
+            *_fault("lacks the tensor", self.missing),
+            *_fault("has the unexpected tensor", self.unexpected),
+            *_fault("is wrong:", self.misfits),
+        ]
+        if faults:
+            raise CheckpointError(
+                f"{directory} {'; it '.join(faults)}. Weights and config.json must come from the "
+                "same checkpoint; 'rt-drama3 model info' lists every difference."
+            )
+
+
+def _fault(what: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" (and {len(names) - 1:,} more)" if len(names) > 1 else ""
+    return [f"{what} {names[0]}{more}"]
+
+
+def compare(entries: Mapping[str, Entry], specs: Mapping[str, TensorSpec]) -> Differences:
+    """Compares stored tensors with the inventory of the config."""
+    misfits = []
+    for name, spec in specs.items():
+        entry = entries.get(name)
+        if entry is None:
+            continue
+        if entry.shape not in (spec.shape, spec.also):
+            also = f" or {list(spec.also)}" if spec.also else ""
+            wanted = f"{list(spec.shape)}{also}"
+            misfits.append(f"{name} has shape {list(entry.shape)} instead of {wanted}")
+        elif entry.dtype not in DTYPES[spec.kind]:
+            wanted = " or ".join(DTYPES[spec.kind])
+            misfits.append(f"{name} is {entry.dtype} instead of {wanted}{_fp8_hint(entry, spec)}")
+    return Differences(
+        missing=[name for name in specs if name not in entries],
+        unexpected=[name for name in entries if name not in specs],
+        misfits=misfits,
+    )
+
+
+def _fp8_hint(entry: Entry, spec: TensorSpec) -> str:
+    if spec.kind == EXPERT:
+        return ", as the quantization_config of config.json promises"
+    if spec.family == "experts" and entry.dtype == "F8_E4M3":
+        return ": FP8 experts need the quantization_config in config.json"
+    return ""
+
+
+def check_numbers(name: str, tensor: Tensor, kind: str) -> None:
+    """Refuses NaN and infinity, and negative block scales.
+
+    A zero scale is accepted: it is how an all-zero block may be stored.
+
+    Args:
+        name: of the tensor, for the message.
+        tensor: any piece of it, in its stored dtype, on any device.
+        kind: of its ``TensorSpec``.
+
+    Raises:
+        CheckpointError: naming the tensor and the first bad value.
+    """
+    if tensor.dtype == torch.float8_e4m3fn:
+        # The format has no infinity, and its only NaN has every bit but the sign set.
+        magnitude = tensor.view(torch.uint8) & 0x7F
+        if int(magnitude.max()) < 0x7F:
+            return
+        bad = magnitude == 0x7F
+    else:
+        # max propagates NaN, and is several times faster than a test of every number.
+        finite = bool(tensor.abs().max().isfinite())
+        if finite and (kind != SCALE or not bool((tensor < 0).any())):
+            return
+        bad = ~tensor.isfinite() | ((tensor < 0) & (kind == SCALE))
+    first = tuple(bad.nonzero()[0].tolist())
+    value = tensor.float()[first].item()
+    wanted = "a finite scale of at least 0" if kind == SCALE else "a finite number"
+    raise CheckpointError(
+        f"{name} holds {value} at {list(first)} of the part read, where {wanted} is needed. The "
+        "checkpoint is damaged; download it again."
+    )

@@ -1,0 +1,116 @@
+"""A model's name -> the folder that holds it: the embedded voice, a folder, or a hub download."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from rt_drama3.checkpoint.files import (
+    CODEC,
+    CODEC_CONFIG,
+    CONFIG,
+    INDEX,
+    SAMPLING,
+    SINGLE,
+    TOKENIZER,
+    read_json,
+)
+from rt_drama3.errors import CheckpointError, ConfigError
+
+NANO = "nano"
+_NANO_FOLDER = Path(__file__).parents[1] / "voices" / "nano"
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_SMALL_FILES = (CONFIG, CODEC_CONFIG, SAMPLING, TOKENIZER, CODEC, INDEX, "LICENSE*", "README.md")
+
+# The hub's client has changed its HTTP library before; what a lost connection raises is the base of
+# its own error.
+_NETWORK_ERRORS: tuple[type[BaseException], ...] = (OSError, HfHubHTTPError.__bases__[0])
+
+
+def resolve(name_or_path: str, revision: str | None = None) -> Path:
+    """The folder of a checkpoint, downloaded first if need be.
+
+    Args:
+        name_or_path: "nano", a folder, or a hub id such as "fishaudio/drama-3". A folder that
+            exists wins over a hub id of the same name.
+        revision: branch, tag or commit of a hub id; None is the newest.
+
+    Raises:
+        CheckpointError: there is no such folder, or the download is not possible.
+        ConfigError: a revision was given for something that has none.
+    """
+    path = Path(name_or_path).expanduser()
+    local = name_or_path == NANO or path.exists()
+    if local and revision is not None:
+        raise ConfigError(
+            f"revision {revision!r} was given, but {name_or_path} is not a hub id; leave it out."
+        )
+    if name_or_path == NANO:
+        return _NANO_FOLDER
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(f"{path} is a file; give the folder that holds the checkpoint.")
+    if not _HUB_ID.fullmatch(name_or_path):
+        raise CheckpointError(
+            f"{name_or_path!r} is neither {NANO!r}, nor a folder that exists, nor a hub id such as "
+            "fishaudio/drama-3."
+        )
+    return _download(name_or_path, revision)
+
+
+def _download(name: str, revision: str | None) -> Path:
+    """The small files first, since only the index knows the shards; both of one commit."""
+    folder = _snapshot(name, revision, _SMALL_FILES)
+    shards = [SINGLE]
+    if (folder / INDEX).is_file():
+        index = read_json(folder / INDEX)
+        weight_map = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise CheckpointError(f"{folder / INDEX} has no weight_map; is {name} a Drama 3?")
+        shards = sorted({str(shard) for shard in weight_map.values()})
+    return _snapshot(name, folder.name, shards)  # a snapshot's folder is named by its commit
+
+
+def _snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
+    where = name if revision is None else f"{name} at {revision}"
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
+    except HFValidationError as error:
+        raise CheckpointError(f"{name!r} is not a valid hub id: {error}") from error
+    except GatedRepoError as error:
+        raise CheckpointError(
+            f"{where} is gated: accept its licence at https://huggingface.co/{name}, then log in "
+            "with 'hf auth login' (or set HF_TOKEN)."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CheckpointError(
+            f"{name} has no revision {revision!r}; check its spelling."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"There is no folder {name} here and no {where} on the hub, unless it is private: "
+            "check the spelling, or log in with 'hf auth login'."
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise CheckpointError(
+            f"{where} is not a folder here, not in the local cache, and the hub cannot be reached "
+            "(no connection, or HF_HUB_OFFLINE is set). Connect once to download it, give a folder "
+            f"that holds it, or use the embedded model {NANO!r}."
+        ) from error
+    except _NETWORK_ERRORS as error:
+        raise CheckpointError(
+            f"The download of {where} failed: {error}. Check connection and disk space, then try "
+            "again: it goes on where it stopped."
+        ) from error

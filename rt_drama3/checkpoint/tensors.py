@@ -1,0 +1,272 @@
+"""Official safetensors files, sharded or not: their headers, and their data piece by piece.
+
+The format is a length, a JSON header and raw data, so the pieces are read with plain file reads
+into fresh memory rather than through a memory map: pages of a map count as memory of the process
+until the system takes them back, and a file cut short underneath a map kills the process instead
+of raising an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rt_drama3.checkpoint.files import INDEX, SINGLE, read_json, require
+from rt_drama3.errors import CheckpointError
+
+TORCH_DTYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
+_MAX_HEADER = 100_000_000  # bytes; the format's own limit
+_AGAIN = "Download the checkpoint again."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stored tensor: where its bytes lie and what they are.
+
+    Attributes:
+        name: as in the file.
+        shard: file name.
+        dtype: the format's name, such as ``BF16``.
+        shape: as stored.
+        start: byte offset in the file.
+        nbytes: length in bytes.
+    """
+
+    name: str
+    shard: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass
+class Scan:
+    """Everything the headers of a checkpoint say.
+
+    Attributes:
+        directory: of the checkpoint.
+        entries: tensor name -> where it is, shard by shard in file order.
+        metadata: of the index, or of the only file.
+        problems: what is wrong with index or files, one sentence each; empty when sound.
+    """
+
+    directory: Path
+    entries: dict[str, Entry] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def require_sound(self) -> None:
+        """Refuses files that do not hang together.
+
+        Raises:
+            CheckpointError: naming the first problem and counting the others.
+        """
+        if self.problems:
+            others = len(self.problems) - 1
+            more = f" ({others} more problems; 'rt-drama3 model info' lists them)" if others else ""
+            raise CheckpointError(f"{self.problems[0]}{more}")
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether a folder holds a language model at all."""
+    return (directory / INDEX).is_file() or (directory / SINGLE).is_file()
+
+
+def scan(directory: Path) -> Scan:
+    """Reads the index and every header, no data. Problems are collected, not raised."""
+    found = Scan(directory)
+    try:
+        weight_map = _weight_map(found)
+    except CheckpointError as error:
+        found.problems.append(str(error))
+        return found
+    shards = [SINGLE] if weight_map is None else sorted(set(weight_map.values()))
+    broken = set()
+    for shard in shards:
+        try:
+            entries, metadata = _header(directory, shard)
+        except CheckpointError as error:
+            found.problems.append(str(error))
+            broken.add(shard)
+            continue
+        if weight_map is None:
+            found.metadata = metadata
+        for entry in entries:
+            _add(found, entry, weight_map)
+    for name, shard in (weight_map or {}).items():
+        if name not in found.entries and shard not in broken:
+            found.problems.append(
+                f"{directory / INDEX} says that {name} is in {shard}, but it is not. {_AGAIN}"
+            )
+    return found
+
+
+def _weight_map(found: Scan) -> dict[str, str] | None:
+    """The index's tensor -> shard map; None for a single file without an index."""
+    path = found.directory / INDEX
+    if not path.is_file():
+        if not (found.directory / SINGLE).is_file():
+            raise CheckpointError(
+                f"{found.directory} has neither {INDEX} nor {SINGLE}. Both the index and the "
+                "shards that it names are needed."
+            )
+        return None
+    index = read_json(path)
+    if not isinstance(index, dict):
+        index = {}
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path} has no weight_map. {_AGAIN}")
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not _is_file_name(shard):
+            raise CheckpointError(
+                f"{path} puts {name} into {shard!r}, which is not a file name in the same folder."
+            )
+    metadata = index.get("metadata")
+    found.metadata = metadata if isinstance(metadata, dict) else {}
+    return weight_map
+
+
+def _is_file_name(text: str) -> bool:
+    """Whether a text is a plain file name on every system."""
+    names = (PurePosixPath(text).name, PureWindowsPath(text).name)
+    return text not in ("", "..") and names == (text, text)
+
+
+def _add(found: Scan, entry: Entry, weight_map: Mapping[str, str] | None) -> None:
+    earlier = found.entries.get(entry.name)
+    if earlier is not None:
+        found.problems.append(
+            f"{entry.name} is in {earlier.shard} and again in {entry.shard}. {_AGAIN}"
+        )
+        return
+    found.entries[entry.name] = entry
+    if weight_map is not None and weight_map.get(entry.name) != entry.shard:
+        listed = weight_map.get(entry.name)
+        where = f"puts it into {listed}" if listed else "does not list it"
+        found.problems.append(f"{entry.name} is in {entry.shard}, but {INDEX} {where}. {_AGAIN}")
+
+
+def _header(directory: Path, shard: str) -> tuple[list[Entry], Mapping[str, Any]]:
+    """Entries of one file in the order of their data, and the file's metadata."""
+    path = require(directory, shard)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or not 2 <= length <= min(size - 8, _MAX_HEADER):
+            raise CheckpointError(f"{path} is cut short or no safetensors file. {_AGAIN}")
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+        metadata = header.pop("__metadata__", None) or {}
+        entries = [
+            Entry(
+                name,
+                shard,
+                str(values["dtype"]),
+                tuple(int(n) for n in values["shape"]),
+                8 + length + int(values["data_offsets"][0]),
+                int(values["data_offsets"][1]) - int(values["data_offsets"][0]),
+            )
+            for name, values in header.items()
+        ]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise CheckpointError(f"{path} has a damaged header ({error}). {_AGAIN}") from error
+    entries.sort(key=lambda entry: entry.start)
+    end = 8 + length
+    for entry in entries:
+        kind = TORCH_DTYPES.get(entry.dtype)
+        wanted = entry.nbytes if kind is None else entry.elements * kind.itemsize
+        if entry.start != end or entry.nbytes != wanted or entry.nbytes < 0:
+            raise CheckpointError(f"{path}: the header's place of {entry.name} is wrong. {_AGAIN}")
+        end += entry.nbytes
+    if end != size:
+        fault = "cut short" if end > size else "too long"
+        raise CheckpointError(f"{path} is {fault}: {size:,} bytes instead of {end:,}. {_AGAIN}")
+    return entries, metadata
+
+
+class TensorReader:
+    """Reads tensors of a sound scan. Use as a context manager; one file is open at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._shard: str | None = None
+        self._file: FileIO | None = None
+
+    def __enter__(self) -> TensorReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the open file, if any."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._shard = None
+
+    def read(self, entry: Entry, rows: slice | None = None) -> Tensor:
+        """Reads a tensor, or a range of its rows, into fresh host memory.
+
+        Args:
+            entry: from a scan of the same folder; its dtype must be in ``TORCH_DTYPES``.
+            rows: ``slice(start, stop)`` of the first dim; None reads all.
+
+        Returns:
+            The tensor in its stored dtype.
+
+        Raises:
+            CheckpointError: the file cannot be read or ends early.
+        """
+        shape, start, nbytes = entry.shape, entry.start, entry.nbytes
+        if rows is not None:
+            row_bytes = nbytes // shape[0]
+            shape = (rows.stop - rows.start, *shape[1:])
+            start, nbytes = start + rows.start * row_bytes, shape[0] * row_bytes
+        data = torch.empty(nbytes, dtype=torch.uint8)
+        try:
+            self._fill(entry.shard, start, data.numpy().data)
+        except OSError as error:
+            path = self._directory / entry.shard
+            raise CheckpointError(
+                f"{path} cannot be read at {entry.name}: {error.strerror or error}."
+            ) from error
+        return data.view(TORCH_DTYPES[entry.dtype]).view(shape)
+
+    def _fill(self, shard: str, start: int, into: memoryview) -> None:
+        if self._shard != shard or self._file is None:
+            self.close()
+            self._file = (self._directory / shard).open("rb", buffering=0)
+            self._shard = shard
+        self._file.seek(start)
+        done = 0
+        while done < len(into):  # one read gives at most 2 GiB
+            count = self._file.readinto(into[done:])
+            if not count:
+                raise CheckpointError(f"{self._directory / shard} ends early. {_AGAIN}")
+            done += count

@@ -1,0 +1,70 @@
+"""The checkpoint's tokenizer, checked against its config.
+
+A tokenizer of another checkpoint would turn every prompt into other tokens without any error, so
+each token with a meaning of its own is looked up here (architecture notes, 6 and 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from rt_drama3.checkpoint.files import TOKENIZER, read_json, require
+from rt_drama3.config import ModelConfig
+from rt_drama3.errors import CheckpointError
+from rt_drama3.text import SPEAKERS
+
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+STRUCTURAL = (IM_START, IM_END, "<|voice|>", "<|text|>", "<|interleave|>")
+SPEAKER_TOKENS = tuple(f"<|speaker:{i}|>" for i in range(SPEAKERS))
+
+
+def semantic_token(code: int) -> str:
+    """The token of a code of the first codebook."""
+    return f"<|semantic:{code}|>"
+
+
+def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
+    """Loads ``tokenizer.json``; padding and truncation that it may ask for are turned off.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or a token is missing, has another id than
+            the config says, or is not one token.
+    """
+    path = require(directory, TOKENIZER)
+    read_json(path)  # its errors say where the file is damaged
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more specific
+        raise CheckpointError(
+            f"{path} is no tokenizer that this version can read ({error}). Download it again."
+        ) from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    for problem in tokenizer_problems(tokenizer, config):
+        raise CheckpointError(
+            f"{path} does not fit config.json: {problem}. Both must come from the same checkpoint."
+        )
+    return tokenizer
+
+
+def tokenizer_problems(tokenizer: Tokenizer, config: ModelConfig) -> Iterator[str]:
+    """What is wrong with a tokenizer, one phrase each."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    expected: dict[str, int | None] = dict.fromkeys((*STRUCTURAL, *SPEAKER_TOKENS))
+    expected[IM_END] = config.eos
+    for code in range(config.tower.codebook_size):
+        expected[semantic_token(code)] = config.semantic_start + code
+    for token, wanted in expected.items():
+        found = vocabulary.get(token)
+        if found is None:
+            yield f"{token} is missing"
+        elif wanted is not None and found != wanted:
+            yield f"{token} is {found} instead of {wanted}"
+        elif (ids := tokenizer.encode(token).ids) != [found]:
+            yield f"{token} becomes {ids} instead of the one token {found}"
+    token, highest = max(vocabulary.items(), key=lambda item: item[1])
+    if highest >= config.backbone.vocab_size:
+        yield f"{token} is {highest}, but vocab_size is {config.backbone.vocab_size}"

@@ -1,0 +1,283 @@
+"""The command line: speak, model info, model make-tiny, doctor.
+
+Heavy imports wait until a command runs, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+)
+from rich.table import Table
+
+from rt_drama3 import __version__
+from rt_drama3.errors import RequestError, RtDrama3Error
+
+if TYPE_CHECKING:
+    from rt_drama3.checkpoint import CheckpointInfo
+
+app = typer.Typer(
+    name="rt-drama3",
+    help="Fish Audio Drama 3 as a realtime, self-hosted voice.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+model_app = typer.Typer(help="Look at checkpoints and make tiny ones.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+
+console = Console(stderr=True)  # stdout is for results only
+
+
+def main() -> None:
+    """Runs the command line; a known error is one sentence and exit code 1, not a traceback."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    try:
+        app()
+    except RtDrama3Error as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print("stopped")
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rt-drama3 {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@contextmanager
+def _bar(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr that is gone when done; yields ``update(done, total)``."""
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn(label),
+        BarColumn(),
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = progress.add_task(label, total=None)
+    with progress:
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _references(
+    files: list[Path] | None, transcripts: list[str] | None
+) -> list[tuple[str, str | Path]]:
+    files, transcripts = files or [], transcripts or []
+    if len(files) != len(transcripts):
+        raise RequestError(
+            f"{len(files)} --ref and {len(transcripts)} --ref-text were given; "
+            "every reference needs the words it says, in the same order."
+        )
+    return list(zip(transcripts, files, strict=True))
+
+
+@app.command()
+def speak(
+    text: Annotated[str, typer.Argument(help="What to say; - reads standard input.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The wav file to write.", dir_okay=False)
+    ] = Path("speech.wav"),
+    model: Annotated[
+        str, typer.Option(help="nano, a checkpoint folder, or a hub id (fishaudio/drama-3).")
+    ] = "nano",
+    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; default: what fits.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; default: what is fastest.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same take.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
+    head_temperature: Annotated[
+        float | None, typer.Option(help="Of the codebook heads; default: as the main one.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus of every draw.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Most candidates of every draw.")] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Stop after so much speech; default: from the text.")
+    ] = None,
+    ref: Annotated[
+        list[Path] | None, typer.Option(help="Reference audio of the voice; repeatable, ordered.")
+    ] = None,
+    ref_text: Annotated[
+        list[str] | None, typer.Option(help="What that reference says; one per --ref.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print measurements as JSON on stdout.")
+    ] = False,
+) -> None:
+    """Speaks a text into a wav file."""
+    from rt_drama3 import drama3
+    from rt_drama3.audio import write_wav
+
+    if text == "-":
+        text = _standard_input()
+    if not out.parent.is_dir():
+        raise RequestError(f"cannot write {out}: {out.parent} is not a folder; create it first.")
+    references = _references(ref, ref_text)
+    with _bar(f"loading {model}", DownloadColumn()) as update:
+        loaded = drama3.load(
+            model,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            threads=threads,
+            progress=update,
+        )
+    limit = None
+    if max_seconds is not None:
+        if not max_seconds > 0:
+            raise RequestError(f"--max-seconds is {max_seconds}; it must be above 0.")
+        limit = max(1, round(max_seconds * loaded.codec.config.frame_rate))
+    with _bar("speaking", MofNCompleteColumn()) as update:
+        take = loaded.generate(
+            text,
+            references=references,
+            seed=seed,
+            temperature=temperature,
+            head_temperature=head_temperature,
+            top_p=top_p,
+            top_k=top_k,
+            max_frames=limit,
+            progress=update,
+        )
+    write_wav(out, take.audio, take.sample_rate)
+    figures = take.timings.report(take.codes.shape[1], take.seconds)
+    if as_json:
+        facts = {
+            "file": str(out),
+            "seconds": take.seconds,
+            "sample_rate": take.sample_rate,
+            "frames": take.codes.shape[1],
+            "complete": take.complete,
+            "seed": take.seed,
+            "model": model,
+            "device": str(loaded.model.device),
+            "dtype": str(loaded.model.dtype).removeprefix("torch."),
+            **figures,
+        }
+        typer.echo(json.dumps(facts))
+        return
+    speed = f", {1 / figures['rtf']:.1f}x real time" if figures["rtf"] else ""
+    console.print(
+        f"wrote {out}: {take.seconds:.2f} s at {take.sample_rate} Hz{speed} (seed {take.seed})",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not take.complete:
+        console.print("[yellow]the speech was cut by its length limit[/yellow]")
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"standard input is not UTF-8 text (byte {error.start}); convert it first."
+        ) from error
+
+
+@model_app.command("info")
+def model_info(
+    path: Annotated[str, typer.Argument(help="nano, a checkpoint folder, or a hub id.")] = "nano",
+    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Tells what a checkpoint holds, and what it lacks, without loading its weights."""
+    from rt_drama3 import checkpoint
+
+    info = checkpoint.inspect(checkpoint.resolve(path, revision))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(info), default=str))
+    else:
+        Console().print(_info_table(info))
+    if info.problems:
+        raise typer.Exit(1)
+
+
+def _info_table(info: CheckpointInfo) -> Table:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in info.rows():
+        table.add_row(name, value)
+    for problem in info.problems:
+        table.add_row("[red]problem[/red]", problem)
+    return table
+
+
+@model_app.command("make-tiny")
+def model_make_tiny(
+    directory: Annotated[Path, typer.Argument(help="Where to write; new or empty.")],
+    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A config value, such as text_config.num_hidden_layers=8."),
+    ] = None,
+) -> None:
+    """Writes a random checkpoint in the exact official layout, to test loaders with."""
+    from rt_drama3 import checkpoint
+
+    pairs: list[tuple[str, Any]] = []
+    for setting in settings or []:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise RequestError(f"--set {setting!r} is not key=value.")
+        try:
+            pairs.append((key, json.loads(value)))
+        except json.JSONDecodeError:
+            pairs.append((key, value))
+    checkpoint.make_tiny(directory, seed=seed, settings=pairs)
+    console.print(f"wrote {directory}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Tells what this machine has, what will be used, and what to install."""
+    from rt_drama3 import doctor as checks
+
+    report = checks.collect()
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(report), default=str))
+    else:
+        checks.render(report, Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Decode half: latents at frame rate to PCM (architecture notes, 8.1 and 8.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rt_drama3.codec.blocks import (
+    DILATIONS,
+    CausalConv,
+    CausalTransposedConv,
+    ResidualUnit,
+    Snake,
+)
+from rt_drama3.codec.convnext import Upsample
+from rt_drama3.codec.state import State
+from rt_drama3.codec.weights import Device, Dtype
+from rt_drama3.codec.window_transformer import WindowTransformer
+from rt_drama3.config import CodecConfig
+
+
+class DecoderBlock(nn.Module):
+    """Snake, transposed convolution that raises the rate and halves the channels, three units."""
+
+    def __init__(
+        self,
+        channels: int,
+        rate: int,
+        *,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
+        super().__init__()
+        half = channels // 2
+        self.snake = Snake(channels, device=device)
+        self.raise_rate = CausalTransposedConv(channels, half, rate, device=device, dtype=dtype)
+        self.units = nn.ModuleList(
+            ResidualUnit(half, dilation, device=device, dtype=dtype) for dilation in DILATIONS
+        )
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        """Maps [batch, channels, time] to [batch, channels / 2, time * rate]."""
+        x = self.raise_rate(self.snake(x), state)
+        for unit in self.units:
+            x = unit(x, state)
+        return x
+
+
+class Decoder(nn.Module):
+    """Window transformer, upsampling to the latent rate, convolution stack up to the waveform."""
+
+    def __init__(
+        self,
+        config: CodecConfig,
+        *,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype or torch.get_default_dtype()
+        self.post = WindowTransformer(
+            config.latent,
+            config.post,
+            rope_base=config.rope_base,
+            rope_table_dtype=getattr(torch, config.rope_table_dtype),
+            device=device,
+            dtype=dtype,
+        )
+        self.upsample = nn.ModuleList(
+            Upsample(config.latent, factor, device=device, dtype=dtype)
+            for factor in config.upsample
+        )
+        channels = config.decoder_dim
+        self.first = CausalConv(config.latent, channels, 7, device=device, dtype=dtype)
+        self.blocks = nn.ModuleList()
+        for rate in config.decoder_rates:
+            self.blocks.append(DecoderBlock(channels, rate, device=device, dtype=dtype))
+            channels //= 2
+        self.snake = Snake(channels, device=device)
+        self.last = CausalConv(channels, 1, 7, device=device, dtype=dtype)
+
+    def forward(self, latents: Tensor, state: State) -> Tensor:
+        """Maps latents [batch, frames, latent] to float32 PCM [batch, frames * frame_samples]."""
+        x = self.post(latents.to(self.dtype), state)
+        for stage in self.upsample:
+            x = stage(x, state)
+        x = self.first(x.transpose(1, 2), state)
+        for block in self.blocks:
+            x = block(x, state)
+        return torch.tanh(self.last(self.snake(x), state).float()).squeeze(1)

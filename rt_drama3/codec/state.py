@@ -1,0 +1,73 @@
+"""Explicit streaming state: what the codec must remember of the past of each stream.
+
+Modules that look back (convolutions, window attention) do not hide their memory in themselves. They
+read it from a dict of tensors that travels beside the signal, and update those tensors in place.
+Shapes never change, so that a step can be compiled, exported, or captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+State = dict[str, Tensor]
+"""Name of a stateful module -> its memory; dimension 0 of every tensor counts the streams."""
+
+
+class StreamModule(nn.Module):
+    """A module with one tensor of memory per stream, found in a ``State`` under ``key``."""
+
+    key: str = ""
+
+    def new_memory(self, batch: int) -> Tensor | None:
+        """The memory of ``batch`` streams that have just begun, or None if nothing is kept."""
+        raise NotImplementedError
+
+
+def name_memories(root: nn.Module) -> None:
+    """Gives every ``StreamModule`` under ``root`` its module path as the key of its memory."""
+    for name, module in root.named_modules():
+        if isinstance(module, StreamModule):
+            module.key = name
+
+
+def new_state(root: nn.Module, batch: int) -> State:
+    """Fresh memory for every ``StreamModule`` under ``root``."""
+    state: State = {}
+    for module in root.modules():
+        if isinstance(module, StreamModule):
+            memory = module.new_memory(batch)
+            if memory is not None:
+                state[module.key] = memory
+    return state
+
+
+class CodecState:
+    """The decoder's memory of a batch of streams, each at a position of its own.
+
+    Attributes:
+        tensors: the memory by module path; zeros mean "nothing heard yet". Dimension 0 is the
+            stream. Tensors stay at the same address for the life of the object.
+        batch: number of streams.
+    """
+
+    def __init__(self, tensors: State, batch: int) -> None:
+        self.tensors = tensors
+        self.batch = batch
+
+    def reset(self, stream: int | None = None) -> None:
+        """Forgets the past of one stream, or of all."""
+        for tensor in self.tensors.values():
+            (tensor if stream is None else tensor[stream]).zero_()
+
+    def clone(self) -> CodecState:
+        """An independent copy: the same stream can be continued in two ways."""
+        return CodecState({key: t.clone() for key, t in self.tensors.items()}, self.batch)
+
+    def copy_stream(self, source: int, target: int) -> None:
+        """Overwrites the past of stream ``target`` with that of stream ``source``."""
+        for tensor in self.tensors.values():
+            tensor[target].copy_(tensor[source])
+
+    def bytes(self) -> int:
+        """Memory held, in bytes."""
+        return sum(t.numel() * t.element_size() for t in self.tensors.values())

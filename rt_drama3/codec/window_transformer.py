@@ -1,0 +1,162 @@
+"""Causal transformer with a limited window of attention (architecture notes, 8.2), as a stream.
+
+The memory of a layer is the keys and values of the last ``window - 1`` steps, newest last. Keys are
+kept after rotation by their absolute position, so that a step costs the same after hours.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rt_drama3.codec.state import State, StreamModule
+from rt_drama3.codec.weights import Device, Dtype, matrix, weight
+from rt_drama3.config import WindowTransformerConfig
+
+_NORM_EPS = 1e-5
+
+
+def rms_norm(x: Tensor, gain: Tensor) -> Tensor:
+    """RMSNorm over the last dimension, computed in float32, returned in the dtype of ``x``."""
+    return F.rms_norm(x.float(), x.shape[-1:], gain, _NORM_EPS).to(x.dtype)
+
+
+class RotaryAngles(nn.Module):
+    """cos and sin of ``position * base^(-2i/dim)`` for positions without an upper bound.
+
+    The reference looks positions up in a table that is a float32 product, rounded to
+    ``table_dtype``. Rounded tables are not shift-invariant, so equality with it needs the true
+    positions. But far out, float32 products lose the angle: at 10^6 they are off by 0.03 rad. So
+    positions are split at multiples of ``FOLD``, the length of the longest reference table. Within
+    the first fold the product is the reference's own; the start of each later fold is a phase
+    counted in whole 2^-32 turns with integers, which never lose precision.
+    """
+
+    FOLD = 16_384
+
+    def __init__(
+        self,
+        dim: int,
+        base: float,
+        table_dtype: torch.dtype,
+        device: Device = None,
+    ) -> None:
+        super().__init__()
+        frequencies = 1.0 / (base ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim))
+        turns = frequencies.double() * (self.FOLD / (2 * math.pi))
+        fold_phase = ((turns % 1.0) * 2.0**32).round().long()
+        self.register_buffer("frequencies", frequencies.to(device), persistent=False)
+        self.register_buffer("fold_phase", fold_phase.to(device), persistent=False)
+        self.frequencies: Tensor
+        self.fold_phase: Tensor
+        self.table_dtype = table_dtype
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps int64 positions [...] to float32 cos and sin, each [..., dim / 2]."""
+        fold, within = positions // self.FOLD, positions % self.FOLD
+        turns = ((fold[..., None] * self.fold_phase) & 0xFFFF_FFFF).float() / 2**32
+        angles = within[..., None].float() * self.frequencies + turns * (2 * math.pi)
+        cos, sin = angles.cos(), angles.sin()
+        return cos.to(self.table_dtype).float(), sin.to(self.table_dtype).float()
+
+
+class WindowLayer(StreamModule):
+    """One pre-norm layer: windowed attention and SwiGLU.
+
+    Both layer scales of the checkpoint are folded into the output matrices. Inside each head, the
+    rotary pairs of query and key rows are re-ordered from interleaved to halves when loaded.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        config: WindowTransformerConfig,
+        *,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
+        super().__init__()
+        inner = config.heads * config.head_dim
+        self.config = config
+        self.attention_norm = weight(dim, device=device, dtype=torch.float32)
+        self.qkv = matrix(3 * inner, dim, device=device, dtype=dtype)
+        self.out = matrix(dim, inner, device=device, dtype=dtype)
+        self.ffn_norm = weight(dim, device=device, dtype=torch.float32)
+        self.ffn_up = matrix(2 * config.ffn, dim, device=device, dtype=dtype)
+        self.ffn_down = matrix(dim, config.ffn, device=device, dtype=dtype)
+
+    def new_memory(self, batch: int) -> Tensor:
+        config = self.config
+        return self.qkv.new_zeros(batch, 2, config.heads, config.window - 1, config.head_dim)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, state: State) -> Tensor:
+        """Maps [batch, time, dim] to the same shape.
+
+        Args:
+            cos, sin: [batch, 1, 1, time, head_dim / 2], of the new steps.
+            mask: [batch, 1, time, window - 1 + time], added to the scores.
+        """
+        batch, time, _ = x.shape
+        heads, head_dim = self.config.heads, self.config.head_dim
+        qkv = F.linear(rms_norm(x, self.attention_norm), self.qkv)
+        qkv = qkv.view(batch, time, 3, heads, head_dim).permute(0, 2, 3, 1, 4)
+        left, right = qkv[:, :2].chunk(2, dim=-1)  # [batch, 2, heads, time, head_dim / 2]
+        turned = torch.cat((left * cos - right * sin, left * sin + right * cos), dim=-1)
+        query, key = turned.to(x.dtype).unbind(1)
+        memory = state[self.key]
+        past = torch.cat((memory, torch.stack((key, qkv[:, 2]), dim=1)), dim=3)
+        memory.copy_(past[:, :, :, time:])
+        y = F.scaled_dot_product_attention(query, past[:, 0], past[:, 1], attn_mask=mask)
+        x = x + F.linear(y.transpose(1, 2).flatten(2), self.out)
+        gate, up = F.linear(rms_norm(x, self.ffn_norm), self.ffn_up).chunk(2, dim=-1)
+        return x + F.linear(F.silu(gate) * up, self.ffn_down)
+
+
+class WindowTransformer(StreamModule):
+    """The layers, the final norm, and each stream's position as memory."""
+
+    def __init__(
+        self,
+        dim: int,
+        config: WindowTransformerConfig,
+        *,
+        rope_base: float,
+        rope_table_dtype: torch.dtype,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
+        super().__init__()
+        self.window = config.window
+        self.angles = RotaryAngles(config.head_dim, rope_base, rope_table_dtype, device)
+        self.layers = nn.ModuleList(
+            WindowLayer(dim, config, device=device, dtype=dtype) for _ in range(config.layers)
+        )
+        self.norm = weight(dim, device=device, dtype=torch.float32)
+
+    def new_memory(self, batch: int) -> Tensor:
+        return torch.zeros(batch, dtype=torch.int64, device=self.norm.device)
+
+    def _mask(self, position: Tensor, time: int, dtype: torch.dtype) -> Tensor:
+        """0 where step i of the new ones may see memory or new step j, else -inf."""
+        past = self.window - 1
+        i = torch.arange(time, device=position.device)[:, None]
+        j = torch.arange(past + time, device=position.device)
+        band = (j >= i) & (j <= i + past)
+        heard = j >= past - position[:, None]  # memory from before the stream began is empty
+        allowed = band & heard[:, None]  # [batch, time, past + time]
+        mask = torch.zeros((), dtype=dtype, device=position.device)
+        return torch.where(allowed, mask, -math.inf)[:, None]
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        """Maps [batch, time, dim] to the same shape and advances the position by ``time``."""
+        position = state[self.key]
+        time = x.shape[1]
+        cos, sin = self.angles(position[:, None] + torch.arange(time, device=x.device))
+        mask = self._mask(position, time, x.dtype)
+        for layer in self.layers:
+            x = layer(x, cos[:, None, None], sin[:, None, None], mask, state)
+        position.add_(time)
+        return rms_norm(x, self.norm)

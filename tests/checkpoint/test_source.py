@@ -1,0 +1,125 @@
+"""Names become folders; what cannot be fetched is explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import huggingface_hub
+import pytest
+from huggingface_hub import errors
+
+from rt_drama3.checkpoint import read_config, resolve, source
+from rt_drama3.errors import CheckpointError, ConfigError
+from tests.checkpoint.conftest import edit_json
+
+
+def test_nano_is_embedded() -> None:
+    assert read_config(resolve("nano")).num_codebooks == 5
+
+
+def test_folder(tiny_checkpoint: Path) -> None:
+    assert resolve(str(tiny_checkpoint)) == tiny_checkpoint
+
+
+def test_folder_wins_over_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fishaudio" / "drama-3").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert resolve("fishaudio/drama-3") == Path("fishaudio/drama-3")
+
+
+@pytest.mark.parametrize("name", ["nano", "."])
+def test_revision_of_something_local(name: str) -> None:
+    with pytest.raises(ConfigError, match="revision 'main' was given, but"):
+        resolve(name, "main")
+
+
+def test_file_in_place_of_a_folder(tiny_checkpoint: Path) -> None:
+    with pytest.raises(CheckpointError, match="is a file; give the folder"):
+        resolve(str(tiny_checkpoint / "config.json"))
+
+
+@pytest.mark.parametrize("name", ["nanoo", "./missing", "/no/such/folder", "a/b/c", "a b/c", "a/"])
+def test_no_such_thing(name: str) -> None:
+    with pytest.raises(CheckpointError, match="nor a folder that exists, nor a hub id"):
+        resolve(name)
+
+
+class Hub:
+    """Stands in for ``snapshot_download``: gives a folder, writes down what was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls: list[tuple[str, str | None, list[str]]] = []
+
+    def __call__(self, name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        self.calls.append((name, revision, allow_patterns))
+        return str(self.folder)
+
+
+def test_only_the_needed_files_are_fetched(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(tiny)
+    monkeypatch.setattr(source, "snapshot_download", hub)
+    assert resolve("fishaudio/drama-3", "v3") == tiny
+    (name, revision, small), (again, commit, shards) = hub.calls
+    assert name == again == "fishaudio/drama-3"
+    assert revision == "v3"
+    assert {"config.json", "codec.pth", "tokenizer.json"} <= set(small)
+    assert not any("*.safetensors" in pattern for pattern in small)
+    # The second call is pinned to the commit of the first, whose name the snapshot's folder has.
+    assert commit == tiny.name
+    assert shards == [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+
+
+def test_single_file_of_a_hub_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tiny / "model.safetensors.index.json").unlink()
+    hub = Hub(tiny)
+    monkeypatch.setattr(source, "snapshot_download", hub)
+    resolve("someone/drama-3-small")
+    assert hub.calls[1][2] == ["model.safetensors"]
+
+
+def test_hub_model_of_another_kind(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit_json(tiny / "model.safetensors.index.json", lambda index: index.pop("weight_map"))
+    monkeypatch.setattr(source, "snapshot_download", Hub(tiny))
+    with pytest.raises(CheckpointError, match="weight_map; is some/thing a Drama 3"):
+        resolve("some/thing")
+
+
+def _response(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
+    return kind("refused", response=mock.MagicMock())  # the hub's HTTP library varies by version
+
+
+@pytest.mark.parametrize(
+    ("error", "part"),
+    [
+        (
+            errors.LocalEntryNotFoundError("offline"),
+            "not a folder here, not in the local cache",
+        ),
+        (errors.HFValidationError("bad"), "not a valid hub id"),
+        (_response(errors.GatedRepoError), "accept its licence at https://huggingface.co/fish"),
+        (_response(errors.RepositoryNotFoundError), "There is no folder fishaudio/drama-3"),
+        (_response(errors.RevisionNotFoundError), "has no revision 'v9'"),
+        (_response(errors.HfHubHTTPError), "download of fishaudio/drama-3 at v9 failed: refused"),
+        (OSError(28, "No space left on device"), "No space left on device. Check connection and"),
+        (errors.HfHubHTTPError.__bases__[0]("connection reset"), "failed: connection reset"),
+    ],
+)
+def test_failed_downloads(monkeypatch: pytest.MonkeyPatch, error: Exception, part: str) -> None:
+    def fail(*_args: Any, **_kwargs: Any) -> str:
+        raise error
+
+    monkeypatch.setattr(source, "snapshot_download", fail)
+    with pytest.raises(CheckpointError) as caught:
+        resolve("fishaudio/drama-3", "v9")
+    assert part in str(caught.value)
+
+
+def test_offline_without_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The hub's own client, forbidden to go online."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(CheckpointError, match="use the embedded model 'nano'"):
+        resolve("fishaudio/drama-3", "78e5ab79e49a")
