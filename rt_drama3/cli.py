@@ -176,7 +176,7 @@ def speak(
             progress=update,
         )
     write_wav(out, take.audio, take.sample_rate)
-    figures = take.timings.report(take.codes.shape[1], take.seconds)
+    figures = take.figures()
     if as_json:
         facts = {
             "file": str(out),

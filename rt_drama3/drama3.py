@@ -1,17 +1,16 @@
-"""Drama3: a loaded checkpoint that speaks, for offline use and as the base of the engine.
+"""Drama3: a loaded checkpoint that speaks, whole takes or streams, through one engine.
 
-``load`` puts a checkpoint on a device; ``Drama3.generate`` turns text into a ``Take`` at once.
+``load`` puts a checkpoint on a device; ``Drama3.generate`` turns text into a ``Take``, and
+``Drama3.stream`` gives the audio while it is made.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,11 +23,13 @@ from rt_drama3.audio import read_audio, resample
 from rt_drama3.audio.files import AudioSource
 from rt_drama3.codec import Codec
 from rt_drama3.config import ModelConfig, SamplingConfig
+from rt_drama3.engine import Engine
+from rt_drama3.engine_config import EngineConfig, read_engine_config
 from rt_drama3.errors import DeviceError, RequestError
-from rt_drama3.graph_step import FrameStep
-from rt_drama3.model import Snapshot, SpeechModel
+from rt_drama3.model import SpeechModel
 from rt_drama3.prompt import PromptBuilder
-from rt_drama3.text import MAX_FRAMES, check_text, frame_cap, split_text
+from rt_drama3.speech import AudioChunk, Durations, SpeechRequest
+from rt_drama3.text import check_text
 
 log = logging.getLogger(__name__)
 
@@ -37,29 +38,8 @@ Samples = npt.NDArray[np.float32]
 ReferenceSource = AudioSource | tuple[npt.ArrayLike, int] | npt.ArrayLike
 
 MAX_REFERENCE_SECONDS = 60.0
-MAX_PROMPT_ROWS = 8192
-MAX_CONTEXT = 16384  # rows; the context that the official model is served with
 SMALL_MODEL = 50_000_000  # parameters; below, one CPU thread beats several (spin barriers)
 FLOAT32_MODEL = 1_000_000_000  # parameters; below, float32 is affordable on a CPU
-
-
-@dataclass
-class Timings:
-    """Where the time of a take went, in seconds."""
-
-    prefill: float = 0.0
-    frames: float = 0.0
-    codec: float = 0.0
-
-    def report(self, frames: int, seconds: float) -> dict[str, float]:
-        """Per-take figures; ``rtf`` is compute time over audio time (below 1 is realtime)."""
-        total = self.prefill + self.frames + self.codec
-        return {
-            "prefill_ms": 1e3 * self.prefill,
-            "frame_ms": 1e3 * self.frames / max(frames, 1),
-            "codec_ms": 1e3 * self.codec,
-            "rtf": total / seconds if seconds else 0.0,
-        }
 
 
 @dataclass(frozen=True)
@@ -73,7 +53,7 @@ class Take:
         sample_rate: Hz.
         seed: gives the same take again on the same machine and settings.
         complete: false when a frame limit cut the speech before the model ended it.
-        timings: where the time went.
+        durations: where the time went.
     """
 
     text: str
@@ -82,12 +62,23 @@ class Take:
     sample_rate: int
     seed: int
     complete: bool = True
-    timings: Timings = field(default_factory=Timings, compare=False)
+    durations: Durations = field(default_factory=Durations, compare=False)
 
     @property
     def seconds(self) -> float:
         """Duration of the audio."""
         return len(self.audio) / self.sample_rate
+
+    def figures(self) -> dict[str, float]:
+        """Milliseconds by stage, and ``rtf``: compute time over audio time, realtime below 1."""
+        spent = self.durations
+        total = spent.prefill + spent.frames + spent.codec
+        return {
+            "prefill_ms": 1e3 * spent.prefill,
+            "frame_ms": 1e3 * spent.frames / max(self.codes.shape[1], 1),
+            "codec_ms": 1e3 * spent.codec,
+            "rtf": total / self.seconds if self.seconds else 0.0,
+        }
 
 
 def load(
@@ -97,6 +88,7 @@ def load(
     dtype: torch.dtype | str | None = None,
     revision: str | None = None,
     threads: int | None = None,
+    engine: EngineConfig | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Drama3:
     """Loads a checkpoint.
@@ -110,6 +102,8 @@ def load(
         revision: of a hub id; None is the newest.
         threads: CPU threads of torch for this process; None picks one for small models (faster than
             several) and leaves torch's own choice for large ones. Ignored on CUDA.
+        engine: settings of the engine behind ``generate`` and ``stream``; None reads the
+            environment.
         progress: called with (bytes loaded, bytes in all).
 
     Raises:
@@ -131,6 +125,7 @@ def load(
         prompts=PromptBuilder(checkpoint.load_tokenizer(path, config), config),
         sampling=checkpoint.read_sampling(path),
         fixed_voice=checkpoint.read_fixed_voice(path),
+        engine_config=engine,
     )
 
 
@@ -176,7 +171,7 @@ def pick_dtype(
 
 
 class Drama3:
-    """A checkpoint on a device. Thread-safe: one take is made at a time.
+    """A checkpoint on a device. Thread-safe: takes are made side by side by one engine.
 
     Args:
         model: backbone and tower.
@@ -184,6 +179,7 @@ class Drama3:
         prompts: text to rows.
         sampling: the checkpoint's defaults.
         fixed_voice: the checkpoint cannot follow references; they are ignored with a notice.
+        engine_config: of the engine behind ``generate`` and ``stream``; None reads the environment.
     """
 
     def __init__(
@@ -193,14 +189,16 @@ class Drama3:
         prompts: PromptBuilder,
         sampling: SamplingConfig,
         fixed_voice: bool = False,
+        engine_config: EngineConfig | None = None,
     ) -> None:
         self.model = model
         self.codec = codec
         self.prompts = prompts
         self.sampling = sampling
         self.fixed_voice = fixed_voice
+        self._engine_config = engine_config
         self._lock = threading.Lock()
-        self._step: FrameStep | None = None
+        self._engine: Engine | None = None
 
     @property
     def config(self) -> ModelConfig:
@@ -251,109 +249,74 @@ class Drama3:
         Raises:
             RequestError: text, references, history or settings cannot be used.
         """
-        check_text(text)
-        sampling = resolve_sampling(
-            self.sampling, temperature, head_temperature, top_p, top_k, repetition_aware
+        request = SpeechRequest(
+            text,
+            references=references,
+            history=history,
+            seed=seed,
+            temperature=temperature,
+            head_temperature=head_temperature,
+            top_p=top_p,
+            top_k=top_k,
+            repetition_aware=repetition_aware,
+            max_frames=max_frames,
         )
-        if max_frames is not None and max_frames < 1:
-            raise RequestError(f"max_frames is {max_frames}; it must be at least 1.")
-        seed = secrets.randbits(32) if seed is None else seed
-        voice = self.voice(references)
-        turns = [(said, np.asarray(codes)) for said, codes in history]
-        timings = Timings()
-        pieces = split_text(text)
-        if not pieces:
-            log.warning("nothing to speak in %r; the take is empty", text[:40])
-        spoken: list[tuple[str, Codes]] = []
-        frames, complete = 0, True
-        with self._lock, torch.inference_mode():
-            prefix: Snapshot | None = None
-            for index, piece in enumerate(pieces):
-                cap = frame_cap(piece, self.codec.config.frame_rate)
-                if max_frames is not None:
-                    cap = min(max_frames - frames, MAX_FRAMES)
-                    if cap == 0:
-                        complete = False
-                        break
-                context = turns + spoken[:1] + (spoken[-1:] if len(spoken) > 1 else [])
-                codes, ended, prefix = self._speak(
-                    piece, voice, context, sampling, seed, frames, cap, prefix, timings
-                )
-                frames += codes.shape[1]
-                complete &= ended
-                if codes.shape[1]:
-                    spoken.append((piece, codes))
+        speech = self.engine.open(request)
+        parts = [np.zeros(0, dtype=np.float32)]
+        try:
+            for chunk in speech:
+                parts.append(chunk.pcm)
                 if progress is not None:
-                    progress(index + 1, len(pieces))
-            empty = np.zeros((self.config.num_codebooks, 0), dtype=np.int64)
-            grid = np.concatenate([empty, *(codes for _, codes in spoken)], axis=1)
-            started = time.perf_counter()
-            audio = self.decode(grid)
-            timings.codec = time.perf_counter() - started
-        return Take(text, grid, audio, self.sample_rate, seed, complete, timings)
-
-    def _speak(
-        self,
-        piece: str,
-        voice: Sequence[tuple[str, Codes]],
-        history: Sequence[tuple[str, Codes]],
-        sampling: SamplingConfig,
-        seed: int,
-        first_frame: int,
-        cap: int,
-        prefix: Snapshot | None,
-        timings: Timings,
-    ) -> tuple[Codes, bool, Snapshot]:
-        """One piece of text: codes, whether the model ended it, and the system block's snapshot."""
-        started = time.perf_counter()
-        limit = min(MAX_CONTEXT, self.config.backbone.max_positions or MAX_CONTEXT)
-        prompt = self.prompts.build(
-            piece, references=voice, history=history, max_rows=min(MAX_PROMPT_ROWS, limit - 1)
+                    progress(chunk.segment, speech.pieces)
+        except BaseException:
+            speech.cancel()
+            raise
+        summary = speech.result()
+        if not summary.segments:
+            log.warning("nothing to speak in %r; the take is empty", text[:40])
+        return Take(
+            text=text,
+            codes=summary.codes,
+            audio=np.concatenate(parts),
+            sample_rate=self.sample_rate,
+            seed=summary.seed,
+            complete=summary.complete,
+            durations=summary.durations,
         )
-        cap = min(cap, limit - len(prompt.rows))
-        step = self._frame_step(len(prompt.rows) + cap)
-        rows = torch.from_numpy(prompt.rows).to(self.model.device)
-        system = prompt.system_rows
-        step.state.reset(0)
-        if prefix is None:
-            self.model.prefill(rows[:system], step.state, 0)
-            prefix = step.state.snapshot(0, system)
-        else:
-            step.state.restore(0, prefix)
-        self.model.prefill(rows[system:], step.state, 0, start=system)
-        step.configure(0, sampling, seed, first_frame)
-        prefilled = time.perf_counter()
-        timings.prefill += prefilled - started
-        codes, ended = self._frames(step, len(prompt.rows), cap)
-        timings.frames += time.perf_counter() - prefilled
-        return codes, ended, prefix
 
-    def _frames(self, step: FrameStep, position: int, cap: int) -> tuple[Codes, bool]:
-        """Frames until eos or the cap: codes ``[num_codebooks, frames]`` and whether eos came."""
-        frames: list[Codes] = []
-        ended = False
-        for frame in range(cap):
-            step.run(1, step.length_for(position + frame + 1))
-            if not step.output.finite[0]:
-                raise DeviceError(
-                    f"the model produced NaN or infinite values at frame {frame}; "
-                    "try dtype float32, and check the checkpoint with `rt-drama3 model info`."
-                )
-            if step.output.main[0] == self.config.eos:
-                ended = True
-                break
-            frames.append(step.output.codes[0].cpu().numpy().copy())
-        if ended and frames and frames[-1][0] == 0:
-            frames.pop()  # semantic code 0 right before eos decodes to a click
-        shape = (0, self.config.num_codebooks)
-        return np.stack(frames, 1) if frames else np.zeros(shape, dtype=np.int64).T, ended
+    def stream(self, text: str, **settings: Any) -> Iterator[AudioChunk]:
+        """Speaks a text and gives its audio while it is made.
 
-    def _frame_step(self, rows: int) -> FrameStep:
-        """The step, with room for at least ``rows`` rows."""
-        if self._step is None or self._step.state.context < rows:
-            context = max(1024, 1 << (rows - 1).bit_length())
-            self._step = FrameStep(self.model, 1, context, MAX_FRAMES)
-        return self._step
+        Args:
+            text: what to say.
+            settings: those of ``generate``, but ``progress``.
+
+        Yields:
+            Chunks in order. Leaving the loop early stops the speech.
+
+        Raises:
+            RequestError: text, references, history or settings cannot be used.
+        """
+        speech = self.engine.open(SpeechRequest(text, **settings))
+        try:
+            yield from speech
+        finally:
+            speech.cancel()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine behind ``generate`` and ``stream``, made on first use from the environment."""
+        with self._lock:
+            if self._engine is None:
+                self._engine = Engine(self, self._engine_config or read_engine_config())
+            return self._engine
+
+    def close(self) -> None:
+        """Ends the engine's threads, cancelling what runs; a later use makes a new engine."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
 
     def voice(self, references: Sequence[tuple[str, ReferenceSource]]) -> list[tuple[str, Codes]]:
         """References as ``(transcript, codes)``; see ``generate``.
@@ -443,35 +406,3 @@ class Drama3:
         with torch.inference_mode():
             tensor = torch.from_numpy(grid.astype(np.int64)).to(self.model.device)
             return self.codec.decode(tensor[None])[0].float().cpu().numpy()
-
-
-def resolve_sampling(
-    defaults: SamplingConfig,
-    temperature: float | None = None,
-    head_temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    repetition_aware: bool = True,
-) -> SamplingConfig:
-    """A request's sampling over the checkpoint's defaults; see ``Drama3.generate``.
-
-    Raises:
-        RequestError: a value is out of range.
-    """
-    for name, value in (("temperature", temperature), ("head_temperature", head_temperature)):
-        if value is not None and not 0 <= value <= 10:
-            raise RequestError(f"{name} is {value}; it must lie in 0..10 (0 is greedy).")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise RequestError(f"top_p is {top_p}; it must lie above 0 and up to 1.")
-    if top_k is not None and top_k < 1:
-        raise RequestError(f"top_k is {top_k}; it must be at least 1.")
-    if head_temperature is None:
-        head_temperature = defaults.head_temperature if temperature is None else temperature
-    return replace(
-        defaults,
-        temperature=defaults.temperature if temperature is None else temperature,
-        head_temperature=head_temperature,
-        top_p=defaults.top_p if top_p is None else top_p,
-        top_k=defaults.top_k if top_k is None else top_k,
-        repetition_aware=defaults.repetition_aware and repetition_aware,
-    )

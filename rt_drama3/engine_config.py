@@ -1,5 +1,7 @@
-"""EngineConfig: how many streams, how much memory, how far ahead. From a TOML file, the environment
-or keyword arguments; every value is checked here. No torch in this file.
+"""EngineConfig: how many streams, how much memory, how far ahead.
+
+It comes from a TOML file, the environment or keyword arguments; every value is checked here. No
+torch in this file.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ class EngineConfig:
         for name in ("batch_sizes", "attention_lengths"):
             sizes = getattr(self, name)
             if list(sizes) != sorted(set(sizes)) or any(n < 1 for n in sizes):
-                raise ConfigError(f"{name} is {list(sizes)}; ascending positive numbers are needed.")
+                raise ConfigError(
+                    f"{name} is {list(sizes)}; ascending positive numbers are needed."
+                )
         if self.batch_sizes and self.batch_sizes[-1] < self.slots:
             raise ConfigError(
                 f"batch_sizes end at {self.batch_sizes[-1]}, but {self.slots} slots "
@@ -127,7 +131,9 @@ def read_engine_config(
 
     def put(name: str, value: Any, source: str) -> None:
         if name not in known:
-            raise ConfigError(f"{source}: {name!r} is no engine setting; known: {', '.join(known)}.")
+            raise ConfigError(
+                f"{source}: {name!r} is no engine setting; known: {', '.join(known)}."
+            )
         values[name] = _convert(name, value, getattr(EngineConfig, name, ()), source)
         origin[name] = source
 

@@ -14,7 +14,7 @@ SAFETY = 0.010  # kept in hand for timer jitter and hand-over between threads
 
 @dataclass
 class Estimate:
-    """A duration learned from samples: quick to rise, slow to fall, so that it errs on the long side.
+    """A duration learned from samples: quick to rise, slow to fall, so it errs on the long side.
 
     Attributes:
         seconds: the current estimate; None before the first sample.
@@ -71,7 +71,7 @@ def _nearest(known: Mapping[int, Estimate], size: int) -> float:
 
 
 def group_size(lead: float, ceiling: int, previous: int, step: float, costs: Costs) -> int:
-    """Frames to gather before decoding: at most twice the previous group, and only what lead covers.
+    """Frames to gather before decoding: at most twice the previous group, only what lead covers.
 
     A group of n keeps its first frame waiting for n - 1 further steps; the listener must not run
     dry in the meantime.
@@ -120,7 +120,5 @@ def load_with(streams: int, costs: Costs, frame: float, overlapped: bool) -> flo
         overlapped: whether decoding runs beside the steps.
     """
     step = costs.step_seconds(streams)
-    decode = streams * min(
-        (costs.decode_seconds(n) / n for n in costs.decode), default=0.0
-    )
+    decode = streams * min((costs.decode_seconds(n) / n for n in costs.decode), default=0.0)
     return (max(step, decode) if overlapped else step + decode) / frame

@@ -101,6 +101,40 @@ def cut_turn(text: str, budget: int) -> list[str]:
     return pieces
 
 
+def spoken_so_far(text: str) -> int:
+    """How much of a growing text is whole sentences: characters up to the last end of one.
+
+    The end counts once white space follows it, so that "3." may still become "3.14". Text inside an
+    open bracket or pair of tags is never counted.
+
+    Args:
+        text: of one or more turns, as far as it has arrived.
+    """
+    ends = _sentence_ends(text, 0, len(text) - 1)
+    if not ends:
+        return 0
+    opened = max(text.rfind("[", 0), text.rfind("<|", 0))
+    limit = len(text)
+    if opened >= 0 and not MARKUP.match(text, opened):
+        limit = opened  # a bracket that may still be closed
+    markup = list(MARKUP.finditer(text))
+    closing = _closing_tags(markup)
+    for found in markup:
+        if found["name"] and not found["slash"] and found.start() not in closing:
+            limit = min(limit, found.start())
+            break
+    inside = [(start, close.end()) for start, close in closing.items()]
+    inside += [found.span() for found in markup]
+    return next(
+        (
+            end
+            for end in reversed(ends)
+            if end <= limit and not any(start < end < stop for start, stop in inside)
+        ),
+        0,
+    )
+
+
 class _Pair(NamedTuple):
     """A pair of tags that is longer than a piece, from its first character to behind its last."""
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from rt_drama3.config import ModelConfig, parse_model_config
+from rt_drama3.config import ModelConfig
+from rt_drama3.config_files import parse_model_config
 from rt_drama3.errors import RequestError
 from rt_drama3.prompt import PromptBuilder, check_codes
 

@@ -28,7 +28,8 @@ from rt_drama3.checkpoint.tensors import Scan, scan
 from rt_drama3.checkpoint.tokenizer import load_tokenizer
 from rt_drama3.codec import codec_inventory, has_encode_half
 from rt_drama3.codec.official import unwrap_codec_state
-from rt_drama3.config import CodecConfig, ModelConfig, SamplingConfig, parse_model_config
+from rt_drama3.config import CodecConfig, ModelConfig, SamplingConfig
+from rt_drama3.config_files import parse_model_config
 from rt_drama3.errors import CheckpointError
 
 _Result = TypeVar("_Result")

@@ -31,7 +31,8 @@ from rt_drama3.checkpoint.inventory import FP8_BLOCK, HEAD, TensorSpec, inventor
 from rt_drama3.checkpoint.placement import Placement, Source, plan
 from rt_drama3.checkpoint.tensors import TORCH_DTYPES, Entry, TensorReader, has_weights, scan
 from rt_drama3.codec import Codec
-from rt_drama3.config import ModelConfig, parse_model_config
+from rt_drama3.config import ModelConfig
+from rt_drama3.config_files import parse_model_config
 from rt_drama3.errors import CheckpointError
 from rt_drama3.model import SpeechModel
 

@@ -1,0 +1,151 @@
+"""CodecStream: the frames of one stream to PCM, in groups that grow, beside the next step.
+
+The codec is causal and stateful, so any grouping gives the same PCM; groups only trade the cost of
+a call against the wait of the first frame in it. ``CodecWorker`` decodes on a thread of its own (on
+CUDA also on a stream of its own), most urgent group first, or inline when that is switched off.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rt_drama3.codec import Codec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FrameGroup:
+    """Consecutive frames to decode together.
+
+    Attributes:
+        codes: int64 ``[num_codebooks, frames]``.
+        first_frame: number of the first one in the stream.
+        segment: piece of text of the first one.
+        prefilled: when the prompt of that piece had been read.
+        sampled: when the first and the last one were drawn.
+    """
+
+    codes: npt.NDArray[np.int64]
+    first_frame: int
+    segment: int
+    prefilled: float
+    sampled: tuple[float, float]
+
+    @property
+    def frames(self) -> int:
+        return int(self.codes.shape[1])
+
+
+class CodecStream:
+    """Gathers the frames of one stream and decodes them in order.
+
+    ``add`` and ``take`` belong to the thread that makes frames, ``decode`` to the one that decodes.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._state = codec.new_state(1)
+        self._frames: list[npt.NDArray[np.int64]] = []
+        self._segment = 0
+        self._prefilled = 0.0
+        self._sampled = (0.0, 0.0)
+        self._next = 0
+        self.last_size = 0  # frames of the latest group
+
+    @property
+    def gathered(self) -> int:
+        """Frames that wait for their group to fill."""
+        return len(self._frames)
+
+    @property
+    def submitted(self) -> int:
+        """Frames that left in groups."""
+        return self._next
+
+    def add(
+        self, codes: npt.NDArray[np.int64], segment: int, prefilled: float, sampled: float
+    ) -> None:
+        """Takes one frame ``[num_codebooks]``; see ``FrameGroup`` for the rest."""
+        if not self._frames:
+            self._segment, self._prefilled, self._sampled = segment, prefilled, (sampled, sampled)
+        self._sampled = (self._sampled[0], sampled)
+        self._frames.append(codes)
+
+    def take(self) -> FrameGroup:
+        """The gathered frames as a group; at least one must have been gathered."""
+        group = FrameGroup(
+            np.stack(self._frames, 1), self._next, self._segment, self._prefilled, self._sampled
+        )
+        self._frames = []
+        self._next += group.frames
+        self.last_size = group.frames
+        return group
+
+    def decode(self, group: FrameGroup) -> npt.NDArray[np.float32]:
+        """PCM float32 ``[frames * frame_samples]``; groups must come in order."""
+        codes = torch.from_numpy(group.codes)[None].to(self._codec.device, non_blocking=True)
+        pcm: npt.NDArray[np.float32] = (
+            self._codec.decode_step(codes, self._state)[0].float().cpu().numpy()
+        )
+        return pcm
+
+
+Job = Callable[[], None]
+
+
+class CodecWorker:
+    """Runs decode jobs, the most urgent first; jobs of equal urgency in the order they came.
+
+    Args:
+        device: of the codec.
+        threaded: false runs every job inside ``submit``.
+    """
+
+    def __init__(self, device: torch.device, threaded: bool) -> None:
+        self._queue: queue.PriorityQueue[tuple[float, int, Job | None]] = queue.PriorityQueue()
+        self._count = itertools.count()
+        self._cuda = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._thread: threading.Thread | None = None
+        if threaded:
+            self._thread = threading.Thread(target=self._work, name="rt-drama3-codec", daemon=True)
+            self._thread.start()
+
+    def submit(self, deadline: float, job: Job) -> None:
+        """Runs a job, which must not raise; of one stream, deadlines must never go back."""
+        if self._thread is None:
+            self._run(job)
+        else:
+            self._queue.put((deadline, next(self._count), job))
+
+    def close(self) -> None:
+        """Finishes what was submitted and ends the thread."""
+        if self._thread is not None:
+            self._queue.put((float("inf"), next(self._count), None))
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        # Each thread has its own count of compute threads; small decodes are fastest on one.
+        torch.set_num_threads(1)
+        while True:
+            _, _, job = self._queue.get()
+            if job is None:
+                return
+            self._run(job)
+
+    def _run(self, job: Job) -> None:
+        if self._cuda is None:
+            job()
+        else:
+            with torch.cuda.stream(self._cuda):
+                job()

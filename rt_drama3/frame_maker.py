@@ -1,0 +1,282 @@
+"""FrameMaker: the step as the engine uses it, with its slots, its results and its fastest form.
+
+It prefills slots block by block, runs one frame for the active ones, and brings codes to the host:
+on CUDA one frame later than they are made, so that the host looks at frame n while n + 1 runs, and
+never makes the device wait. All of it belongs to the engine's device thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rt_drama3.codec import Codec
+from rt_drama3.compiled_step import CompiledStep, StepBuilder
+from rt_drama3.config import SamplingConfig
+from rt_drama3.engine_config import EngineConfig
+from rt_drama3.engine_stream import EngineStream
+from rt_drama3.errors import ConfigError
+from rt_drama3.graph_step import FrameOutput, FrameStep
+from rt_drama3.model import Snapshot, SpeechModel
+from rt_drama3.scheduling import Costs, Estimate
+from rt_drama3.text import MAX_FRAMES
+
+log = logging.getLogger(__name__)
+
+CPU_BLOCK, CUDA_BLOCK = 64, 256
+WARM_UP_ROWS, WARM_UP_FRAMES = 8, 4
+
+
+@dataclass(frozen=True)
+class FrameResult:
+    """One stream's share of a frame.
+
+    Attributes:
+        stream, epoch: whose it is, and of which piece of its text.
+        main: the main token.
+        codes: int64 ``[num_codebooks]``.
+        finite: false if the numbers went bad.
+        sampled: when it reached the host.
+        seconds: that the step took.
+    """
+
+    stream: EngineStream
+    epoch: int
+    main: int
+    codes: npt.NDArray[np.int64]
+    finite: bool
+    sampled: float
+    seconds: float
+
+
+Entry = tuple[EngineStream, int, int, int]  # stream, epoch, slot, rows after the frame
+
+
+class FrameMaker:
+    """See the module docstring.
+
+    Args:
+        model: the checkpoint.
+        config: settings.
+        costs: where measured durations go.
+
+    Raises:
+        ConfigError: the context does not fit the checkpoint, or the step mode cannot be had.
+        DeviceError: capture failed although it was asked for.
+    """
+
+    def __init__(self, model: SpeechModel, config: EngineConfig, costs: Costs) -> None:
+        limit = model.config.backbone.max_positions
+        self.context = min(config.context, limit or config.context)
+        self.mode = "eager"
+        self.last_batch = 1
+        self._config, self._costs, self._model = config, costs, model
+        self._cuda = model.device.type == "cuda"
+        self._block = config.prefill_block or (CUDA_BLOCK if self._cuda else CPU_BLOCK)
+        frames = min(MAX_FRAMES, self.context)
+        self._step = FrameStep(model, config.slots, self.context, frames, config.attention_lengths)
+        self._reader = _Reader(self._step.output, self._cuda)
+        self._pending: tuple[list[Entry], _Copy, float] | None = None
+        self._collected = 0.0
+        self._builder: StepBuilder | None = None
+        self._choose_step()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no frame is on its way."""
+        return self._pending is None
+
+    def warm_up(self, codec: Codec) -> None:
+        """Runs everything once and learns what it costs."""
+        rows = torch.zeros(WARM_UP_ROWS, 1 + self._model.config.num_codebooks, dtype=torch.int64)
+        rows = rows.to(self._model.device)
+        self._costs.step.clear()
+        for streams in sorted({1, self._config.slots}):
+            for slot in range(streams):
+                self.begin(slot, None)
+                self.read_block(slot, rows, 0)
+                self.start(slot, SamplingConfig(), 0, 0)
+            for frame in range(WARM_UP_FRAMES):
+                started = time.monotonic()
+                self._step.run(streams, self._step.length_for(WARM_UP_ROWS + frame + 1))
+                self._reader.read(streams).wait()
+                if frame:  # the first one meets cold caches
+                    self._costs.step.setdefault(streams, Estimate()).add(time.monotonic() - started)
+            for slot in range(streams):
+                self.release(slot)
+                self._step.state.scrub(slot)
+        self._costs.block = Estimate()
+        if not self._costs.decode:
+            self._measure_codec(codec)
+
+    def _measure_codec(self, codec: Codec) -> None:
+        state, size = codec.new_state(1), 1
+        while size <= self._config.codec_batch_frames:
+            shape = (1, self._model.config.num_codebooks, size)
+            codes = torch.zeros(shape, dtype=torch.int64, device=codec.device)
+            for attempt in range(2):
+                started = time.monotonic()
+                codec.decode_step(codes, state).cpu()
+                if attempt:
+                    self._costs.decode[size] = Estimate(time.monotonic() - started)
+            size *= 2
+
+    # Prompts.
+
+    def begin(self, slot: int, snapshot: Snapshot | None) -> int:
+        """Prepares a slot for a new prompt; returns the rows that the snapshot covers."""
+        self._step.state.reset(slot)
+        if snapshot is None:
+            return 0
+        self._step.state.restore(slot, snapshot)
+        return snapshot.rows
+
+    def read_block(self, slot: int, rows: Tensor, start: int) -> int:
+        """Reads the first block of ``rows [T, 1 + num_codebooks]``; returns how many those were.
+
+        Blocks have one size whatever else runs: their borders touch the last bits of the result.
+        """
+        started = time.monotonic()
+        block = rows[: self._block]
+        self._model.prefill(block, self._step.state, slot, start, self._block)
+        if self._cuda:
+            torch.cuda.current_stream().synchronize()
+        self._costs.block.add(time.monotonic() - started)
+        return block.shape[0]
+
+    def snapshot(self, slot: int, rows: int) -> Snapshot:
+        """A copy of a slot that has read ``rows`` rows."""
+        return self._step.state.snapshot(slot, rows)
+
+    # Frames.
+
+    def start(self, slot: int, sampling: SamplingConfig, seed: int, first_frame: int) -> None:
+        """Lets a prefilled slot take part in the next frames."""
+        self._step.configure(slot, sampling, seed, first_frame)
+
+    def activate(self, slot: int, active: bool) -> None:
+        """Pauses a slot, or lets it go on."""
+        self._step.activate(slot, active)
+
+    def release(self, slot: int) -> None:
+        """Frees a slot."""
+        self._step.release(slot)
+
+    def scrub(self, slot: int) -> None:
+        """Clears a slot whose numbers went bad."""
+        self._step.state.scrub(slot)
+
+    def frame(self, entries: Sequence[Entry]) -> list[FrameResult]:
+        """Makes one frame for the given streams, which must be all active ones.
+
+        Returns:
+            Results of this frame, or on CUDA of the one before; some of their streams may have
+            ended meanwhile.
+        """
+        before, self._pending = self._pending, None
+        if entries:
+            rows = 1 + max(slot for _, _, slot, _ in entries)
+            length = self._step.length_for(max(position for *_, position in entries))
+            started = time.monotonic()
+            self._step.run(rows, length)
+            self._pending = (list(entries), self._reader.read(rows), started)
+            self.last_batch = len(entries)
+        if not self._cuda:
+            before, self._pending = self._pending, None
+        return [] if before is None else self._collect(*before)
+
+    def _collect(self, entries: list[Entry], copy: _Copy, started: float) -> list[FrameResult]:
+        main, codes, finite = copy.wait()
+        now = time.monotonic()
+        seconds = now - max(started, self._collected)
+        self._collected = now
+        self._costs.step.setdefault(len(entries), Estimate()).add(seconds)
+        return [
+            FrameResult(
+                stream, epoch, int(main[slot]), codes[slot], bool(finite[slot]), now, seconds
+            )
+            for stream, epoch, slot, _ in entries
+        ]
+
+    # The fastest form of the step.
+
+    def _choose_step(self) -> None:
+        wanted = self._config.step_mode
+        if wanted == "eager":
+            return
+        if self._cuda:
+            self._capture(wanted)
+        elif wanted == "cudagraph":
+            raise ConfigError("step_mode is cudagraph, but the model is on a CPU; use auto.")
+        else:
+            self._builder = StepBuilder(self._model, self._config.sizes)
+            if wanted == "compile" and not self._builder.ready():
+                self._builder.start()
+                self._builder.wait()
+            self.look_for_faster_step(idle=True)
+            if self._builder is not None and self._builder.obstacle:
+                log.info("the step stays eager: %s", self._builder.obstacle)
+                self._builder = None
+            elif self._builder is not None:
+                self._builder.start()
+
+    def look_for_faster_step(self, idle: bool) -> None:
+        """Takes a compiled step over once it is built, but never under a running take."""
+        if self._builder is None or not idle:
+            return
+        if self._builder.ready():
+            self._step.use(CompiledStep(self._step, self._config.sizes))
+            self.mode, self._builder = "compile", None
+            self._costs.step.clear()
+        elif failure := self._builder.failure():
+            log.warning("the step stays eager, compiling it failed: %s", failure)
+            self._builder = None
+
+
+class _Copy:
+    """Results of one frame on their way to the host."""
+
+    def __init__(self, tensors: tuple[Tensor, Tensor, Tensor], event: torch.Event | None) -> None:
+        self._tensors, self._event = tensors, event
+
+    def wait(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Main tokens ``[rows]``, codes ``[rows, num_codebooks]``, finite ``[rows]``."""
+        if self._event is not None:
+            self._event.synchronize()
+        main, codes, finite = (t.numpy().copy() for t in self._tensors)
+        return main, codes, finite
+
+
+class _Reader:
+    """Copies a step's output to the host without making anybody wait.
+
+    On CUDA two sets of pinned buffers take turns: one is read while the next is being written.
+    """
+
+    def __init__(self, output: FrameOutput, cuda: bool) -> None:
+        self._output = (output.main, output.codes, output.finite)
+        self._buffers = [
+            tuple(torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in self._output)
+            for _ in range(2 if cuda else 0)
+        ]
+
+    def read(self, rows: int) -> _Copy:
+        """The first ``rows`` slots of the latest step."""
+        main, codes, finite = (t[:rows] for t in self._output)
+        if not self._buffers:
+            return _Copy((main, codes, finite), None)
+        buffers = self._buffers.pop(0)
+        self._buffers.append(buffers)
+        targets = [b[:rows] for b in buffers]
+        for target, source in zip(targets, (main, codes, finite), strict=True):
+            target.copy_(source, non_blocking=True)
+        event = torch.Event("cuda")
+        event.record()
+        return _Copy((targets[0], targets[1], targets[2]), event)
