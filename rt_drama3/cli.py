@@ -5,14 +5,14 @@ Heavy imports wait until a command runs, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 from rich.console import Console
@@ -32,6 +32,7 @@ from rt_drama3.errors import RequestError, RtDrama3Error
 
 if TYPE_CHECKING:
     from rt_drama3.checkpoint import CheckpointInfo
+    from rt_drama3.speech import Speech, SpeechSummary
 
 app = typer.Typer(
     name="rt-drama3",
@@ -74,7 +75,7 @@ def _root(
     pass
 
 
-@contextmanager
+@contextlib.contextmanager
 def _bar(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on stderr that is gone when done; yields ``update(done, total)``."""
     progress = Progress(
@@ -107,7 +108,8 @@ def _references(
 def speak(
     text: Annotated[str, typer.Argument(help="What to say; - reads standard input.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="The wav file to write.", dir_okay=False)
+        Path,
+        typer.Option("--out", "-o", help="The wav file to write; - is stdout.", dir_okay=False),
     ] = Path("speech.wav"),
     model: Annotated[
         str, typer.Option(help="nano, a checkpoint folder, or a hub id (fishaudio/drama-3).")
@@ -140,15 +142,16 @@ def speak(
         bool, typer.Option("--json", help="Print measurements as JSON on stdout.")
     ] = False,
 ) -> None:
-    """Speaks a text into a wav file."""
+    """Speaks a text into a wav file, which grows while the speech is made."""
     from rt_drama3 import drama3
-    from rt_drama3.audio import write_wav
+    from rt_drama3.speech import SpeechRequest
 
     if text == "-":
         text = _standard_input()
-    if not out.parent.is_dir():
-        raise RequestError(f"cannot write {out}: {out.parent} is not a folder; create it first.")
     references = _references(ref, ref_text)
+    if max_seconds is not None and not max_seconds > 0:
+        raise RequestError(f"--max-seconds is {max_seconds}; it must be above 0.")
+    target = _target(out)
     with _bar(f"loading {model}", DownloadColumn()) as update:
         loaded = drama3.load(
             model,
@@ -158,48 +161,84 @@ def speak(
             threads=threads,
             progress=update,
         )
-    limit = None
-    if max_seconds is not None:
-        if not max_seconds > 0:
-            raise RequestError(f"--max-seconds is {max_seconds}; it must be above 0.")
-        limit = max(1, round(max_seconds * loaded.codec.config.frame_rate))
-    with _bar("speaking", MofNCompleteColumn()) as update:
-        take = loaded.generate(
-            text,
-            references=references,
-            seed=seed,
-            temperature=temperature,
-            head_temperature=head_temperature,
-            top_p=top_p,
-            top_k=top_k,
-            max_frames=limit,
-            progress=update,
+    with contextlib.closing(loaded):
+        loaded.engine.wait_until_warm()
+        limit = None
+        if max_seconds is not None:
+            limit = max(1, round(max_seconds * loaded.codec.config.frame_rate))
+        speech = loaded.engine.open(
+            SpeechRequest(
+                text,
+                references=references,
+                seed=seed,
+                temperature=temperature,
+                head_temperature=head_temperature,
+                top_p=top_p,
+                top_k=top_k,
+                max_frames=limit,
+            )
         )
-    write_wav(out, take.audio, take.sample_rate)
-    figures = take.figures()
-    if as_json:
-        facts = {
-            "file": str(out),
-            "seconds": take.seconds,
-            "sample_rate": take.sample_rate,
-            "frames": take.codes.shape[1],
-            "complete": take.complete,
-            "seed": take.seed,
-            "model": model,
-            "device": str(loaded.model.device),
-            "dtype": str(loaded.model.dtype).removeprefix("torch."),
-            **figures,
-        }
-        typer.echo(json.dumps(facts))
-        return
-    speed = f", {1 / figures['rtf']:.1f}x real time" if figures["rtf"] else ""
-    console.print(
-        f"wrote {out}: {take.seconds:.2f} s at {take.sample_rate} Hz{speed} (seed {take.seed})",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if not take.complete:
-        console.print("[yellow]the speech was cut by its length limit[/yellow]")
+        summary, first_audio = _write(speech, target, loaded.sample_rate)
+        seconds = summary.delivered * loaded.codec.config.frame_samples / loaded.sample_rate
+        figures = summary.durations.figures(summary.delivered, seconds)
+        if as_json:
+            facts = {
+                "file": str(out),
+                "seconds": seconds,
+                "sample_rate": loaded.sample_rate,
+                "frames": summary.delivered,
+                "complete": summary.complete,
+                "seed": summary.seed,
+                "model": model,
+                "device": str(loaded.model.device),
+                "dtype": str(loaded.model.dtype).removeprefix("torch."),
+                "step": loaded.engine.step_mode,
+                "first_audio_ms": first_audio,
+                **figures,
+            }
+            typer.echo(json.dumps(facts), err=target is not out)
+        else:
+            speed = f", {1 / figures['rtf']:.1f}x real time" if figures["rtf"] else ""
+            console.print(
+                f"wrote {out}: {seconds:.2f} s at {loaded.sample_rate} Hz{speed}, "
+                f"seed {summary.seed}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            if not summary.segments:
+                console.print("[yellow]there was nothing to speak in the text[/yellow]")
+            if not summary.complete:
+                console.print("[yellow]the speech was cut by its length limit[/yellow]")
+
+
+def _target(out: Path) -> Path | BinaryIO:
+    """Where the wav goes: a file, or standard output for "-"."""
+    if str(out) == "-":
+        return sys.stdout.buffer
+    if not out.parent.is_dir():
+        raise RequestError(f"cannot write {out}: {out.parent} is not a folder; create it first.")
+    return out
+
+
+def _write(
+    speech: Speech, target: Path | BinaryIO, rate: int
+) -> tuple[SpeechSummary, float | None]:
+    """Writes a stream as it comes; also tells the milliseconds until the first audio."""
+    from rt_drama3.audio import WavWriter
+
+    first_audio = None
+    try:
+        with WavWriter(target, rate) as writer, _bar("speaking", MofNCompleteColumn()) as update:
+            for chunk in speech:
+                if first_audio is None:
+                    first_audio = 1e3 * (chunk.stamps.decoded - chunk.stamps.accepted)
+                writer.write(chunk.pcm)
+                if not isinstance(target, Path):
+                    target.flush()
+                update(chunk.segment, speech.pieces)
+    finally:
+        speech.cancel()
+    return speech.result(), first_audio
 
 
 def _standard_input() -> str:

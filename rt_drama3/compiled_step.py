@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def package_path(config: ModelConfig, dtype: torch.dtype, streams: int) -> Path:
         "dtype": str(dtype),
         "torch": torch.__version__,
         "python": sys.version_info[:2],
-        "machine": (platform.system(), platform.machine(), _cpu_name()),
+        "machine": (platform.system(), platform.machine(), cpu_name()),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "sources": _source_digest(),
     }
@@ -67,7 +67,8 @@ def package_path(config: ModelConfig, dtype: torch.dtype, streams: int) -> Path:
     return cache_dir() / "steps" / key / f"streams-{streams}.pt2"
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor's model name, as well as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -176,40 +177,62 @@ def build(config: ModelConfig, dtype: torch.dtype, streams: int, path: Path) -> 
 
 
 class CompiledStep:
-    """Runs the step of one ``FrameStep`` through its packages.
+    """Runs the step of one ``FrameStep`` through packages of some batch sizes.
+
+    A stream's numbers do not depend on the size of the batch it is computed in, bit for bit: every
+    product is one reduction per row (see ``linear``). So streams are spread over whatever packages
+    there are, and a package may join while takes are running.
 
     Args:
         step: whose tensors are advanced.
-        batch_sizes: ascending; a package for each must exist. Fewer streams than a size leave its
-            last slots idle.
+        sizes: batch sizes to load, 1 among them; more may be added.
 
     Raises:
-        OSError, RuntimeError: a package is missing or does not load.
+        RuntimeError: a package is missing or does not load.
     """
 
-    def __init__(self, step: FrameStep, batch_sizes: Sequence[int]) -> None:
+    def __init__(self, step: FrameStep, sizes: Sequence[int]) -> None:
         self._step = step
-        self._sizes = tuple(batch_sizes)
         self._weights = list(step.model.parameters())
-        self._packages = {n: self._load(n) for n in self._sizes}
-        self._inputs: dict[tuple[int, int], list[Tensor]] = {}
+        self._packages: dict[int, Callable[[list[Tensor]], Any]] = {}
+        self._inputs: dict[tuple[int, int, int], list[Tensor]] = {}
+        for size in sizes:
+            self.add(size)
 
-    def _load(self, streams: int) -> Callable[[list[Tensor]], Any]:
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes that can be used now, ascending."""
+        return tuple(sorted(self._packages))
+
+    def add(self, size: int) -> None:
+        """Loads the package of a batch size."""
         model = self._step.model
-        path = package_path(model.config, model.dtype, streams)
+        path = package_path(model.config, model.dtype, size)
         # The public loader imports the whole compiler (seconds); this is the loader beneath it.
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
-        run: Callable[[list[Tensor]], Any] = loader.run
-        return run
+        self._packages[size] = loader.run
 
     def __call__(self, streams: int, length: int) -> None:
-        """One frame for the leading ``streams`` slots; see ``FrameStep.run``."""
-        size = next(n for n in self._sizes if n >= streams)
-        inputs = self._inputs.get((size, length))
-        if inputs is None:
-            tensors = self._step.tensors(0, size, length)
-            inputs = self._inputs[size, length] = [*self._weights, *_flatten(tensors)]
-        self._packages[size](inputs)
+        """One frame for the active ones of the leading slots; see ``FrameStep.run``."""
+        for start, size in self._spread(streams):
+            key = (start, size, length)
+            inputs = self._inputs.get(key)
+            if inputs is None:
+                tensors = self._step.tensors(start, start + size, length)
+                inputs = self._inputs[key] = [*self._weights, *_flatten(tensors)]
+            self._packages[size](inputs)
+
+    def _spread(self, streams: int) -> Iterator[tuple[int, int]]:
+        """First slot and size of each batch; idle slots fill a batch up, or are left out."""
+        sizes, start = self.sizes, 0
+        while start < streams:
+            if not self._step.is_active(start):
+                start += 1
+                continue
+            fitting = [n for n in sizes if n <= self._step.slots - start]
+            size = next((n for n in fitting if n >= streams - start), fitting[-1])
+            yield start, size
+            start += size
 
 
 class StepBuilder:
@@ -237,7 +260,12 @@ class StepBuilder:
 
     def ready(self) -> bool:
         """Whether every package is there."""
-        return all(path.exists() for path in self._paths())
+        return self.built() == self._sizes
+
+    def built(self) -> tuple[int, ...]:
+        """Batch sizes whose package is there."""
+        found = zip(self._sizes, self._paths(), strict=True)
+        return tuple(size for size, path in found if path.exists())
 
     def failure(self) -> str | None:
         """What a build died of, or None."""
@@ -298,9 +326,11 @@ def _main() -> None:
         path = package_path(config, dtype, streams)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with filelock.FileLock(path.with_suffix(".lock")):  # one builder at a time
+            with filelock.FileLock(path.with_suffix(".lock"), timeout=0):
                 if not path.exists():
                     build(config, dtype, streams, path)
+        except filelock.Timeout:
+            return  # another process is at it, and will go on to the other sizes
         except Exception:
             path.with_suffix(".failed").write_text(traceback.format_exc())
             raise

@@ -70,15 +70,8 @@ class Take:
         return len(self.audio) / self.sample_rate
 
     def figures(self) -> dict[str, float]:
-        """Milliseconds by stage, and ``rtf``: compute time over audio time, realtime below 1."""
-        spent = self.durations
-        total = spent.prefill + spent.frames + spent.codec
-        return {
-            "prefill_ms": 1e3 * spent.prefill,
-            "frame_ms": 1e3 * spent.frames / max(self.codes.shape[1], 1),
-            "codec_ms": 1e3 * spent.codec,
-            "rtf": total / self.seconds if self.seconds else 0.0,
-        }
+        """Milliseconds by stage, and ``rtf``; see ``Durations.figures``."""
+        return self.durations.figures(self.codes.shape[1], self.seconds)
 
 
 def load(

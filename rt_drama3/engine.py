@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -68,6 +69,8 @@ class Engine:
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-prepare")
         self._thread = threading.Thread(target=self._run, name="rt-drama3-engine", daemon=True)
         self._warm = threading.Event()
+        # Threads that are inside torch when the interpreter goes down would abort the process.
+        self._at_exit = weakref.finalize(self, _close_quietly, weakref.ref(self))
         self._thread.start()
 
     # Public; thread-safe.
@@ -157,7 +160,8 @@ class Engine:
         return self._warm.wait(timeout)
 
     def close(self) -> None:
-        """Cancels what runs and ends every thread."""
+        """Cancels what runs and ends every thread; calling it again does nothing."""
+        self._at_exit.detach()
         with self._lock:
             self._closing = True
         self._wake.set()
@@ -178,11 +182,14 @@ class Engine:
             with torch.inference_mode():
                 self._maker.warm_up(self._codec)
                 self._warm.set()
+                looked = 0.0
                 while not self._closing:
                     if not self._turn():
-                        self._maker.look_for_faster_step(self._idle())
                         self._wake.wait(IDLE_WAIT)
                     self._wake.clear()
+                    if time.monotonic() - looked > IDLE_WAIT:
+                        self._maker.look_for_faster_step(self._idle())
+                        looked = time.monotonic()
         except Exception as error:
             log.error("the engine failed", exc_info=error)
             failure = DeviceError(f"the engine failed: {error}; restart it.")
@@ -463,3 +470,9 @@ class Engine:
         playing = stream.playing_since or 0.0
         due = playing + stream.codec.submitted * self._frame_seconds
         self._worker.submit(due, lambda: stream.speech.end(stream.tell(summary), error))
+
+
+def _close_quietly(engine: weakref.ref[Engine]) -> None:
+    alive = engine()
+    if alive is not None:
+        alive.close()

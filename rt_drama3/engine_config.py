@@ -86,6 +86,8 @@ class EngineConfig:
                 raise ConfigError(
                     f"{name} is {list(sizes)}; ascending positive numbers are needed."
                 )
+        if self.batch_sizes and self.batch_sizes[0] != 1:
+            raise ConfigError(f"batch_sizes are {list(self.batch_sizes)}; they must begin at 1.")
         if self.batch_sizes and self.batch_sizes[-1] < self.slots:
             raise ConfigError(
                 f"batch_sizes end at {self.batch_sizes[-1]}, but {self.slots} slots "

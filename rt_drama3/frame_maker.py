@@ -86,6 +86,7 @@ class FrameMaker:
         self._pending: tuple[list[Entry], _Copy, float] | None = None
         self._collected = 0.0
         self._builder: StepBuilder | None = None
+        self._compiled: CompiledStep | None = None
         self._choose_step()
 
     @property
@@ -229,14 +230,21 @@ class FrameMaker:
 
     def look_for_faster_step(self, idle: bool) -> None:
         """Takes a compiled step over once it is built, but never under a running take."""
-        if self._builder is None or not idle:
+        if self._builder is None:
             return
-        if self._builder.ready():
-            self._step.use(CompiledStep(self._step, self._config.sizes))
-            self.mode, self._builder = "compile", None
+        built = self._builder.built()
+        if self._compiled is None and idle and 1 in built:
+            self._compiled = CompiledStep(self._step, built)
+            self._step.use(self._compiled)
+            self.mode = "compile"
             self._costs.step.clear()
+        elif self._compiled is not None:
+            for size in set(built) - set(self._compiled.sizes):
+                self._compiled.add(size)  # gives the same numbers, so it may join any time
+        if self._compiled is not None and built == self._config.sizes:
+            self._builder = None
         elif failure := self._builder.failure():
-            log.warning("the step stays eager, compiling it failed: %s", failure)
+            log.warning("compiling the step failed, it goes on as it is: %s", failure)
             self._builder = None
 
 

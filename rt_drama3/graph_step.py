@@ -198,6 +198,15 @@ class FrameStep:
         self.state.active[slot:end] = active
         self._active[slot:end] = [active] * (end - slot)
 
+    def is_active(self, slot: int) -> bool:
+        """Whether the next steps advance the stream in ``slot``."""
+        return self._active[slot]
+
+    @property
+    def slots(self) -> int:
+        """Streams held at once."""
+        return self.state.slots
+
     def release(self, slot: int) -> None:
         """Frees a slot (and its twin) for another stream."""
         self.activate(slot, False)

@@ -98,6 +98,16 @@ class Durations:
     frames: float = 0.0
     codec: float = 0.0
 
+    def figures(self, frames: int, audio_seconds: float) -> dict[str, float]:
+        """Milliseconds by stage, and ``rtf``: compute over audio time, realtime below 1."""
+        total = self.prefill + self.frames + self.codec
+        return {
+            "prefill_ms": 1e3 * self.prefill,
+            "frame_ms": 1e3 * self.frames / max(frames, 1),
+            "codec_ms": 1e3 * self.codec,
+            "rtf": total / audio_seconds if audio_seconds else 0.0,
+        }
+
 
 @dataclass(frozen=True)
 class SpeechSummary:

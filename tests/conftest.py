@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ import torch
 
 if TYPE_CHECKING:
     from rt_drama3 import Drama3
+
+# Tests of the compiled step ask for it; no other test may start a build in the background.
+os.environ.setdefault("RT_DRAMA3_STEP_MODE", "eager")
 
 # Small models are slower, not faster, on more threads, and machines that run tests are shared.
 torch.set_num_threads(1)

@@ -1,0 +1,1 @@
+"""The latency harness: measurements of this project, and nothing that it needs to run."""
