@@ -11,12 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rt_drama3.codec.state import State, StreamModule
-from rt_drama3.codec.weights import Device, Dtype, weight
+from rt_drama3.codec.weights import Device, Dtype, kernel, weight
 
-# On a CPU, PyTorch's own choice is up to three times slower than a matrix product over copied
-# columns when little is convolved at once, which is what a stream does. Measured on one thread:
-_FEW_STEPS = 16  # below, the product with the steps as rows is fastest: weights are read once
-_SMALL_INPUT = 20_480  # up to this many values PyTorch does not use oneDNN; products are faster
+# Where one way of convolving on a CPU overtakes the next, measured on one thread.
+_FEW_STEPS = 16
+_FEW_INPUTS = 20_000
 
 
 class CausalConv(StreamModule):
@@ -25,7 +24,7 @@ class CausalConv(StreamModule):
     The left context is ``(taps - 1) * dilation + 1 - stride`` samples. The input length must be a
     multiple of the stride, so that the reference's padding of the last step never applies.
 
-    ``weight`` is [out, in * taps] (the official [out, in, taps], flattened), ``bias`` [out, 1].
+    ``weight`` is [out, in, taps] and ``bias`` [out, 1].
     """
 
     def __init__(
@@ -40,11 +39,8 @@ class CausalConv(StreamModule):
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
-        self.weight = weight(out_channels, in_channels * taps, device=device, dtype=dtype)
+        self.weight = kernel(out_channels, in_channels, taps, device=device, dtype=dtype)
         self.bias = weight(out_channels, 1, device=device, dtype=dtype)
-        self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.taps = taps
         self.stride = stride
         self.dilation = dilation
         self.context = (taps - 1) * dilation + 1 - stride
@@ -52,7 +48,7 @@ class CausalConv(StreamModule):
     def new_memory(self, batch: int) -> Tensor | None:
         if not self.context:
             return None
-        return self.weight.new_zeros(batch, self.in_channels, self.context)
+        return self.weight.new_zeros(batch, self.weight.shape[1], self.context)
 
     def forward(self, x: Tensor, state: State) -> Tensor:
         """Maps [batch, in, time] to [batch, out, time / stride]."""
@@ -60,52 +56,57 @@ class CausalConv(StreamModule):
             memory = state[self.key]
             x = torch.cat((memory, x), dim=2)
             memory.copy_(x[:, :, -self.context :])
-        return self.convolve(x)
-
-    def convolve(self, x: Tensor) -> Tensor:
-        """Convolution without padding, by whichever way is fast at this size.
-
-        Args:
-            x: [batch, in, context + time], contiguous if there is more than one tap.
-        """
-        batch, channels, length = x.shape
-        taps, dilation, stride = self.taps, self.dilation, self.stride
-        if x.device.type != "cpu":
-            return self._library(x)
-        if taps == 1:
-            return torch.baddbmm(self.bias, self.weight.expand(batch, -1, -1), x)
-        steps = (length - (taps - 1) * dilation - 1) // stride + 1
-        over = channels * length  # distance between batch rows
-        if self.out_channels == 1 and stride == 1:
-            # One output: each tap sees a row of its own, and the rows are added along a diagonal.
-            rows = torch.matmul(self.weight.view(channels, taps).T, x)  # [batch, taps, length]
-            strides = (taps * length, length + dilation, 1)
-            return self.bias + rows.as_strided((batch, taps, steps), strides).sum(1, keepdim=True)
-        if steps < _FEW_STEPS:
-            windows = (over, stride, length, dilation)
-            x = x.as_strided((batch, steps, channels, taps), windows).flatten(2)
-            return F.linear(x, self.weight, self.bias[:, 0]).transpose(1, 2)
-        if channels * length > _SMALL_INPUT:
-            return self._library(x)
-        columns = (over, length, dilation, stride)
-        x = x.as_strided((batch, channels, taps, steps), columns).flatten(1, 2)
-        return torch.baddbmm(self.bias, self.weight.expand(batch, -1, -1), x)
+        if x.device.type == "cpu":
+            return self._multiply(x)
+        return self._library(x)
 
     def _library(self, x: Tensor) -> Tensor:
-        kernel = self.weight.view(self.out_channels, self.in_channels, self.taps)
+        """PyTorch's convolution, without padding."""
         bias = self.bias[:, 0]
-        return F.conv1d(x, kernel, bias, stride=self.stride, dilation=self.dilation)
+        return F.conv1d(x, self.weight, bias, stride=self.stride, dilation=self.dilation)
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        """The same as matrix products, which on one CPU thread beat it at the sizes of a stream.
+
+        PyTorch's convolution copies columns or re-orders its input, kernel and output on every
+        call, and is slowest when dilated.
+        """
+        batch, channels, length = x.shape
+        outputs, _, taps = self.weight.shape
+        steps = (length - (taps - 1) * self.dilation - 1) // self.stride + 1
+        step, tap, over = self.stride, self.dilation, channels * length  # distances in memory
+        matrix = self.weight.transpose(1, 2).flatten(1)  # [out, taps * in]
+        if taps > 1 and steps <= _FEW_STEPS:
+            # The inputs of a step as a row: weights are read only once.
+            rows = x.as_strided((batch, steps, taps, channels), (over, step, tap, length))
+            return F.linear(rows.flatten(2), matrix, self.bias[:, 0]).transpose(1, 2)
+        if self.stride > 1:
+            return self._library(x)
+        if outputs == 1:
+            # What every tap sees of all inputs, added along diagonals.
+            seen = torch.matmul(self.weight[0].T, x)  # [batch, taps, length]
+            seen = seen.as_strided((batch, taps, steps), (taps * length, length + tap, 1))
+            return self.bias + seen.sum(1, keepdim=True)
+        if taps > 1 and channels * length <= _FEW_INPUTS:
+            columns = x.as_strided((batch, taps, channels, steps), (over, tap, length, 1))
+            matrices = matrix.expand(batch, -1, -1)
+            return torch.baddbmm(self.bias, matrices, columns.flatten(1, 2))
+        matrices = self.weight.expand(batch, -1, -1, -1)  # [batch, out, in, taps]
+        y = torch.baddbmm(self.bias, matrices[..., 0], x[:, :, :steps])
+        for i in range(1, taps):
+            y.baddbmm_(matrices[..., i], x[:, :, i * tap : i * tap + steps])
+        return y
 
 
 class CausalTransposedConv(CausalConv):
-    """Transposed convolution, trimmed on the right, that makes ``stride`` samples per input step.
+    """Transposed convolution, trimmed on the right: ``upsample`` output steps per input step.
 
-    With a kernel of ``taps * stride``, output samples ``t * stride + j`` see the inputs ``t - taps
-    + 1 .. t`` only. So it is a causal convolution with ``taps`` taps and ``out * stride`` channels
-    whose channels are then dealt out over time, and its memory is ``taps - 1`` input steps: no
+    The kernel is twice as long as that, so output step ``t * upsample + j`` sees the inputs ``t -
+    1`` and ``t`` only. So this is a causal convolution of two taps and ``upsample`` times as many
+    channels, which are then dealt out over time, and its memory is one input step: there are no
     overlapping tails to add, and the bias counts once by construction.
 
-    Channel ``o * stride + j`` of that convolution is sample ``j`` of output channel ``o``.
+    Channel ``o * upsample + j`` of that convolution is step ``j`` of output channel ``o``.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from rt_drama3.codec.encoder import Encoder
 from rt_drama3.codec.quantizer import Quantizer
 from rt_drama3.codec.state import CodecState, State, name_memories, new_state
 from rt_drama3.codec.weights import Device, Dtype
-from rt_drama3.config import CodecConfig
+from rt_drama3.config import CodecConfig, WindowTransformerConfig
 from rt_drama3.errors import CheckpointError, RequestError
 
 _CPU_PIECE = 8
@@ -91,7 +91,7 @@ class Codec(nn.Module):
         pcm: Tensor = self.decoder(self.quantizer.decode(codes), memory)
         return pcm
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def decode_step(self, codes: Tensor, state: CodecState) -> Tensor:
         """Decodes the next ``n >= 1`` frames of every stream.
 
@@ -116,7 +116,7 @@ class Codec(nn.Module):
         pcm: Tensor = self(codes.to(self.device), state.tensors)
         return pcm
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def decode(self, codes: Tensor) -> Tensor:
         """Decodes whole takes.
 
@@ -139,7 +139,7 @@ class Codec(nn.Module):
             pcm[:, start * self.frame_samples :][:, : part.shape[1]] = part
         return pcm
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def encode(
         self, samples: Tensor, *, encoder_chunk_samples: int = ENCODER_CHUNK_SAMPLES
     ) -> Tensor:
@@ -200,6 +200,14 @@ def _check_sizes(config: CodecConfig, encoder: bool) -> None:
             f"decoder_dim is {config.decoder_dim}, but {len(config.decoder_rates)} decoder blocks "
             f"halve it each: a multiple of {halvings} is needed."
         )
+    transformers: dict[str, WindowTransformerConfig | None] = {"post": config.post}
+    if encoder:
+        transformers |= {"pre": config.pre, "encoder_transformer": config.encoder_transformer}
+    for name, sizes in transformers.items():
+        if sizes is not None and sizes.head_dim % 2:
+            raise CheckpointError(
+                f"{name}.head_dim is {sizes.head_dim}, but rotary positions need an even number."
+            )
     if encoder and math.prod(config.encoder_rates) != math.prod(config.decoder_rates):
         raise CheckpointError(
             f"encoder_rates {list(config.encoder_rates)} and decoder_rates "

@@ -91,15 +91,15 @@ def _conv(
     std = gain * (shape[1] * shape[2]) ** -0.5
     kernel = Source(f"{official}.conv", shape, Spelling.PARAMETRIZED, std=std)
     bias = _vector(f"{official}.conv.bias", shape[0])
-    yield Slot(f"{target}.weight", (kernel,), lambda w: w.flatten(1))
+    yield Slot(f"{target}.weight", (kernel,), _same)
     yield Slot(f"{target}.bias", (bias,), lambda b: b[:, None])
 
 
 def _transposed(target: str, official: str, channels: int, out: int, rate: int) -> Iterator[Slot]:
     def by_sample(kernel: Tensor) -> Tensor:
-        """[in, out, 2 * rate] to [out * rate, in * 2], the older input first."""
+        """[in, out, 2 * rate] to [out * rate, in, 2], the older input first."""
         taps = kernel.view(channels, out, 2, rate).flip(2)
-        return taps.permute(1, 3, 0, 2).reshape(out * rate, channels * 2)
+        return taps.permute(1, 3, 0, 2).reshape(out * rate, channels, 2)
 
     shape, std = (channels, out, 2 * rate), (2 * channels) ** -0.5
     kernel = Source(f"{official}.conv", shape, Spelling.PARAMETRIZED, std=std)
@@ -222,7 +222,7 @@ def _decoder(config: CodecConfig) -> Iterator[Slot]:
         channels = half
     end = len(config.decoder_rates) + 1
     yield from _snake("decoder.snake", f"decoder.model.{end}", channels)
-    yield from _conv("decoder.last", f"decoder.model.{end + 1}", (1, channels, 7), gain=0.3)
+    yield from _conv("decoder.last", f"decoder.model.{end + 1}", (1, channels, 7), gain=0.1)
 
 
 def _encoder(config: CodecConfig) -> Iterator[Slot]:

@@ -7,6 +7,7 @@ Shapes never change, so that a step can be compiled, exported, or captured in a 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
@@ -54,6 +55,7 @@ class CodecState:
         self.tensors = tensors
         self.batch = batch
 
+    @torch.inference_mode()
     def reset(self, stream: int | None = None) -> None:
         """Forgets the past of one stream, or of all."""
         for tensor in self.tensors.values():
@@ -63,6 +65,7 @@ class CodecState:
         """An independent copy: the same stream can be continued in two ways."""
         return CodecState({key: t.clone() for key, t in self.tensors.items()}, self.batch)
 
+    @torch.inference_mode()
     def copy_stream(self, source: int, target: int) -> None:
         """Overwrites the past of stream ``target`` with that of stream ``source``."""
         for tensor in self.tensors.values():

@@ -30,3 +30,17 @@ def matrix(
         return weight(rows, columns, device=device, dtype=dtype)
     value = torch.empty(columns, rows, device=device, dtype=dtype).T
     return nn.Parameter(value, requires_grad=False)
+
+
+def kernel(
+    out: int, into: int, taps: int, *, device: Device = None, dtype: Dtype = None
+) -> nn.Parameter:
+    """An uninitialised [out, into, taps] convolution kernel without gradient.
+
+    On a CPU each tap is a matrix with contiguous rows, and all taps together are one too: there,
+    convolutions are matrix products. Elsewhere it is contiguous, as libraries want it.
+    """
+    value = torch.empty(out, taps, into, device=device, dtype=dtype).transpose(1, 2)
+    if value.device.type != "cpu":
+        value = value.contiguous()
+    return nn.Parameter(value, requires_grad=False)

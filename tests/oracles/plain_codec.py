@@ -1,7 +1,7 @@
 """The codec once more, as plainly as the notes state it: one shot, float64, official tensor names.
 
-No streaming, no folding ahead of time, no re-ordering: what ``rt_drama3.codec`` computes cleverly is
-computed here the slow way, so that the two share nothing but the mathematics.
+No streaming, no folding ahead of time, no re-ordering: what ``rt_drama3.codec`` computes cleverly
+is computed here the slow way, so that the two share nothing but the mathematics.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class PlainCodec:
         kernel, bias = self._plain(f"{name}.dwconv.conv")
         y = F.conv1d(F.pad(x, (6, 0)), kernel, bias, groups=x.shape[1]).transpose(1, 2)
         y = F.layer_norm(y, y.shape[-1:], *self._plain(f"{name}.norm"), eps=1e-6)
-        y = F.linear(F.gelu(F.linear(y, *self._plain(f"{name}.pwconv1"))), *self._plain(f"{name}.pwconv2"))
+        y = F.linear(
+            F.gelu(F.linear(y, *self._plain(f"{name}.pwconv1"))), *self._plain(f"{name}.pwconv2")
+        )
         return x + (y * self.state[f"{name}.gamma"]).transpose(1, 2)
 
     def _transformer(self, name: str, x: Tensor, sizes: WindowTransformerConfig) -> Tensor:
