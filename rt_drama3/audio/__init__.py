@@ -7,10 +7,15 @@ the edges, in this room. No torch here.
 from rt_drama3.audio.files import AudioSource, read_audio
 from rt_drama3.audio.pcm import float_to_s16le, s16le_to_float
 from rt_drama3.audio.resample import resample
+from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
+from rt_drama3.audio.stream_resample import StreamResampler
 from rt_drama3.audio.wav import WavWriter, write_wav
 
 __all__ = [
+    "FORMATS",
     "AudioSource",
+    "StreamEncoder",
+    "StreamResampler",
     "WavWriter",
     "float_to_s16le",
     "read_audio",

@@ -1,0 +1,335 @@
+"""Encodes a stream of samples into the bytes of an audio format, as early as the format allows.
+
+What a format adds in delay is the part of the samples pushed whose sound is not yet in the bytes
+that came out: its frame, which has to fill up, and what its encoder and decoder look ahead.
+
+=======  ======================  ==========================================  =====================
+format   rates in Hz             delay, at most                              decoded beyond input
+=======  ======================  ==========================================  =====================
+pcm      any, 8000 to 192000     none                                        none
+pcm_f32  any, 8000 to 192000     none                                        none
+wav      any, 8000 to 192000     none                                        none
+flac     any, 8000 to 192000     one frame: 27 ms or less                    none
+opus     ``FORMATS[...].rates``  26.5 ms: a frame of 20 and 6.5 look-ahead   none (the end is told)
+aac      ``FORMATS[...].rates``  3072 samples: 64 ms at 48 kHz, 128 at 24    1024 before, < 1024
+                                                                             after
+mp3      ``FORMATS[...].rates``  3409 samples: 71 ms at 48 kHz; below        1105 before, < 1199
+                                 32 kHz 2257 samples: 94 ms at 24 kHz        after
+=======  ======================  ==========================================  =====================
+
+The samples before the input are silence that bare aac and mp3 streams cannot tell a player to skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import av
+import numpy as np
+from av.audio.codeccontext import AudioCodecContext
+from av.audio.frame import AudioFrame
+from av.codec.codec import UnknownCodecError
+from numpy.typing import NDArray
+
+from rt_drama3.audio.framing import (
+    ADTS_RATES,
+    AdtsFrames,
+    BareFrames,
+    FlacFrames,
+    Framing,
+    OggOpus,
+)
+from rt_drama3.audio.pcm import checked_samples, float_to_s16le
+from rt_drama3.audio.stream_resample import check_stream_rate
+from rt_drama3.audio.wav import wav_header
+from rt_drama3.errors import RequestError
+
+_PACKET_SECONDS = 0.02  # of Opus; its shorter packets cost more bytes in headers than in speech
+
+
+@dataclass(frozen=True)
+class AudioFormat:
+    """What clients may ask of a format.
+
+    Attributes:
+        content_type: its name in HTTP.
+        rates: sample rates in Hz that it has; None where any from 8000 to 192000 will do.
+        bitrate: what is used when none is asked for, in bit/s; None where there is nothing to ask.
+    """
+
+    content_type: str
+    rates: tuple[int, ...] | None = None
+    bitrate: int | None = None
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """How FFmpeg is asked for a format.
+
+    Attributes:
+        name: of the encoder.
+        samples: sample format it takes.
+        options: its private options.
+    """
+
+    name: str
+    samples: str
+    options: Mapping[str, str]
+
+
+FORMATS: Mapping[str, AudioFormat] = {
+    "pcm": AudioFormat("audio/pcm"),
+    "pcm_f32": AudioFormat("audio/pcm;encoding=float;bits=32"),
+    "wav": AudioFormat("audio/wav"),
+    "flac": AudioFormat("audio/flac"),
+    "opus": AudioFormat(
+        "audio/ogg;codecs=opus", (48_000, 24_000, 16_000, 12_000, 8_000), bitrate=64_000
+    ),
+    "aac": AudioFormat("audio/aac", ADTS_RATES, bitrate=96_000),
+    "mp3": AudioFormat(
+        "audio/mpeg",
+        (48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000),
+        bitrate=128_000,
+    ),
+}
+
+_CODECS: Mapping[str, _Codec] = {
+    "flac": _Codec("flac", "s16", {"compression_level": "2"}),  # higher levels have long frames
+    "opus": _Codec("libopus", "flt", {"frame_duration": f"{_PACKET_SECONDS * 1_000:g}"}),
+    "aac": _Codec("aac", "fltp", {}),
+    # The reservoir would let a frame wait for bits that later ones leave over.
+    "mp3": _Codec("libmp3lame", "fltp", {"reservoir": "0"}),
+}
+
+_KBIT = 1_000
+# Of MPEG-1 (from 32 kHz on) and of MPEG-2; below 16 kHz the encoder ends at 64.
+_MP3_BITRATES = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+_MP3_LOW_BITRATES = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+
+
+class StreamEncoder:
+    """Turns one mono stream of samples into bytes.
+
+    All bytes together are one valid stream, the same however the samples were cut (but for the
+    random serial number that Ogg wants). The header, where there is one, comes with the first
+    bytes. Encoding runs outside the interpreter lock and costs up to 1 ms for 46 ms of sound, so a
+    frame can be pushed on an event loop and a whole clip should not; making an encoder costs up to
+    5 ms (flac). Not for several threads at once. A stream that is abandoned needs no closing.
+
+    Args:
+        format: a name in ``FORMATS``: ``pcm`` is signed 16-bit little-endian, ``pcm_f32`` 32-bit
+            float little-endian, both without header; ``wav`` is ``pcm`` after one header that says
+            "until the end"; ``opus`` is in Ogg, ``aac`` in ADTS, ``flac`` and ``mp3`` as they are.
+        sample_rate: rate of what is pushed, in Hz.
+        bitrate: in bit/s, for mp3, opus and aac; by default 128000, 64000 and 96000, or the most
+            that the rate allows. Ogg adds 11200 bit/s to that of opus, for a page every 20 ms.
+
+    Attributes:
+        format, sample_rate, bitrate: as asked or chosen; the bit rate is None where there is none.
+        content_type: the format's name in HTTP.
+
+    Raises:
+        RequestError: the format does not exist or has not this rate or bit rate.
+    """
+
+    def __init__(self, format: str, sample_rate: int, *, bitrate: int | None = None) -> None:
+        facts = FORMATS.get(format) if isinstance(format, str) else None
+        if facts is None:
+            raise RequestError(f"The audio format is {format!r}; use one of {', '.join(FORMATS)}.")
+        check_stream_rate(sample_rate, "sample rate")
+        if facts.rates is not None and sample_rate not in facts.rates:
+            raise RequestError(
+                f"{format} has no sample rate of {sample_rate} Hz; use one of "
+                f"{', '.join(map(str, facts.rates))}."
+            )
+        self.format = format
+        self.sample_rate = int(sample_rate)
+        self.bitrate = _bitrate(format, self.sample_rate, facts.bitrate, bitrate)
+        self.content_type = facts.content_type
+        self._flushed = False
+        self._begun = False
+        self._coder: _Coder
+        if format in _CODECS:
+            self._coder = _Compressed(format, self.sample_rate, self.bitrate)
+        elif format == "pcm_f32":
+            self._coder = _Float()
+        else:
+            self._coder = _Integers(wav_header(self.sample_rate, None) if format == "wav" else b"")
+
+    def push(self, samples: NDArray[Any]) -> bytes:
+        """Encodes the next samples.
+
+        Args:
+            samples: ``[samples]`` floats in [-1, 1], any number of them; what exceeds is clipped,
+                except in ``pcm_f32``.
+
+        Returns:
+            What is ready, for PCM whole samples always; often nothing for the other formats.
+
+        Raises:
+            RequestError: the samples are not mono finite floats (the stream can go on with others),
+                or the stream was flushed.
+        """
+        self._check_open()
+        piece = checked_samples(samples)
+        if piece.size == 0:
+            return b""
+        return self._header() + self._coder.push(piece)
+
+    def flush(self) -> bytes:
+        """Ends the stream.
+
+        Returns:
+            The rest of it: for a stream without samples the whole of it, which for mp3 and aac, and
+            for PCM without header, is nothing.
+
+        Raises:
+            RequestError: the stream was flushed before.
+        """
+        self._check_open()
+        self._flushed = True
+        return self._header() + self._coder.flush()
+
+    def _header(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        return self._coder.header()
+
+    def _check_open(self) -> None:
+        if self._flushed:
+            raise RequestError(
+                "The encoder was flushed, which ends its stream; make a new one for the next."
+            )
+
+
+class _Coder(Protocol):
+    def header(self) -> bytes: ...
+
+    def push(self, piece: NDArray[np.float32]) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+class _Integers:
+    """16-bit PCM, behind a header or not."""
+
+    def __init__(self, header: bytes) -> None:
+        self._header = header
+
+    def header(self) -> bytes:
+        return self._header
+
+    def push(self, piece: NDArray[np.float32]) -> bytes:
+        return float_to_s16le(piece)
+
+    def flush(self) -> bytes:
+        return b""
+
+
+class _Float:
+    """Float PCM."""
+
+    def header(self) -> bytes:
+        return b""
+
+    def push(self, piece: NDArray[np.float32]) -> bytes:
+        return piece.astype("<f4", copy=False).tobytes()
+
+    def flush(self) -> bytes:
+        return b""
+
+
+class _Compressed:
+    """FFmpeg's encoder and our framing of its packets."""
+
+    def __init__(self, format: str, rate: int, bitrate: int | None) -> None:
+        codec = _CODECS[format]
+        self._sample_format = codec.samples
+        self._rate = rate
+        self._taken = 0
+        try:
+            context = cast(AudioCodecContext, av.CodecContext.create(codec.name, "w"))
+            context.sample_rate = rate
+            context.layout = "mono"
+            context.format = codec.samples
+            context.options = dict(codec.options)
+            context.thread_count = 1
+            if bitrate is not None:
+                context.bit_rate = bitrate
+            context.open()
+        except (av.FFmpegError, UnknownCodecError) as error:
+            raise RequestError(
+                f"{format} at {rate} Hz cannot be made by this installation's FFmpeg ({error}); "
+                "use wav or pcm."
+            ) from error
+        self._frame_size = context.frame_size
+        self._waiting = np.zeros(0, np.float32)  # samples that do not fill a frame yet
+        # PyAV's encode() cuts frames with a filter graph, which starts up to 16 threads for every
+        # encoder. The frames are cut here, so they can go to the encoder as they are.
+        self._encode = getattr(context, "_send_frame_and_recv", context.encode)
+        self._framing = _framing(format, rate, context.extradata or b"")
+
+    def header(self) -> bytes:
+        return self._framing.header()
+
+    def push(self, piece: NDArray[np.float32]) -> bytes:
+        self._taken += piece.size
+        samples = np.concatenate([self._waiting, piece])
+        whole = samples.size // self._frame_size * self._frame_size
+        self._waiting = samples[whole:].copy()
+        frames = samples[:whole].reshape(-1, self._frame_size)
+        return b"".join(self._framing.add(packet) for row in frames for packet in self._frame(row))
+
+    def flush(self) -> bytes:
+        packets = self._frame(self._waiting) if self._waiting.size else []
+        return self._framing.end(packets + self._packets(None), self._taken)
+
+    def _frame(self, samples: NDArray[np.float32]) -> list[bytes]:
+        if self._sample_format == "s16":
+            data: NDArray[Any] = np.frombuffer(float_to_s16le(samples), "<i2")
+        else:
+            data = np.clip(samples, -1.0, 1.0)
+        frame = AudioFrame.from_ndarray(data[None], format=self._sample_format, layout="mono")
+        frame.sample_rate = self._rate
+        return self._packets(frame)
+
+    def _packets(self, frame: AudioFrame | None) -> list[bytes]:
+        return [bytes(packet) for packet in self._encode(frame)]
+
+
+def _framing(format: str, rate: int, extradata: bytes) -> Framing:
+    if format == "opus":
+        return OggOpus(extradata, rate, _PACKET_SECONDS)
+    if format == "flac":
+        return FlacFrames(extradata)
+    return AdtsFrames(rate) if format == "aac" else BareFrames()
+
+
+def _bitrate(format: str, rate: int, default: int | None, asked: int | None) -> int | None:
+    """Checks a bit rate; without one, chooses the default, or the most that the rate allows."""
+    if default is None:
+        if asked is not None:
+            raise RequestError(f"{format} has no bit rate to choose, but {asked!r} was asked for.")
+        return None
+    if format == "mp3":
+        last = 64 if rate < 16_000 else 320
+        table = _MP3_BITRATES if rate >= 32_000 else _MP3_LOW_BITRATES
+        choices = [kbit * _KBIT for kbit in table if kbit <= last]
+        supported = ", ".join(map(str, choices))
+        allowed = asked in choices
+        most = choices[-1]
+    else:
+        # AAC: 6144 bits a channel in 1024 samples.
+        least, most = (6_000, 256_000) if format == "opus" else (8_000, 6 * rate)
+        supported = f"{least} to {most}"
+        allowed = isinstance(asked, int) and least <= asked <= most
+    if asked is None:
+        return min(default, most)
+    if not allowed or isinstance(asked, bool):
+        raise RequestError(
+            f"{format} at {rate} Hz has no bit rate of {asked!r} bit/s; use {supported}."
+        )
+    return int(asked)
