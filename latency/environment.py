@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import rt_drama3
-from rt_drama3.compiled_step import cpu_name
+from rt_drama3.packages import cpu_name
 
 
 def environment() -> dict[str, Any]:

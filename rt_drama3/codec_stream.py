@@ -17,10 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from rt_drama3.codec import Codec
+from rt_drama3.codec import Codec, CodecState
 
 log = logging.getLogger(__name__)
+
+
+Decode = Callable[[Tensor, CodecState], Tensor]  # see Codec.decode_step
 
 
 @dataclass(frozen=True)
@@ -50,17 +54,27 @@ class CodecStream:
     """Gathers the frames of one stream and decodes them in order.
 
     ``add`` and ``take`` belong to the thread that makes frames, ``decode`` to the one that decodes.
+
+    Args:
+        codec: whose codes these are.
+        decode: how to decode; None is ``codec.decode_step``.
+
+    Attributes:
+        last_size: frames of the latest group.
+        broken: a decode failed; the memory of the codec, and so all that follows, is unknown.
     """
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, decode: Decode | None = None) -> None:
         self._codec = codec
+        self._decode = decode
         self._state = codec.new_state(1)
         self._frames: list[npt.NDArray[np.int64]] = []
         self._segment = 0
         self._prefilled = 0.0
         self._sampled = (0.0, 0.0)
         self._next = 0
-        self.last_size = 0  # frames of the latest group
+        self.last_size = 0
+        self.broken = False
 
     @property
     def gathered(self) -> int:
@@ -93,10 +107,11 @@ class CodecStream:
 
     def decode(self, group: FrameGroup) -> npt.NDArray[np.float32]:
         """PCM float32 ``[frames * frame_samples]``; groups must come in order."""
+        self.broken = True
         codes = torch.from_numpy(group.codes)[None].to(self._codec.device, non_blocking=True)
-        pcm: npt.NDArray[np.float32] = (
-            self._codec.decode_step(codes, self._state)[0].float().cpu().numpy()
-        )
+        decode = self._decode or self._codec.decode_step
+        pcm: npt.NDArray[np.float32] = decode(codes, self._state)[0].float().cpu().numpy()
+        self.broken = False
         return pcm
 
 
@@ -117,8 +132,13 @@ class CodecWorker:
         self._cuda = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._thread: threading.Thread | None = None
         if threaded:
-            self._thread = threading.Thread(target=self._work, name="rt-drama3-codec", daemon=True)
+            threads, started = torch.get_num_threads(), threading.Event()
+            self._thread = threading.Thread(
+                target=self._work, args=(started,), name="rt-drama3-codec", daemon=True
+            )
             self._thread.start()
+            started.wait()
+            torch.set_num_threads(threads)  # see _work
 
     def submit(self, deadline: float, job: Job) -> None:
         """Runs a job, which must not raise; of one stream, deadlines must never go back."""
@@ -134,9 +154,12 @@ class CodecWorker:
             self._thread.join()
             self._thread = None
 
-    def _work(self) -> None:
-        # Each thread has its own count of compute threads; small decodes are fastest on one.
+    def _work(self, started: threading.Event) -> None:
+        # Small decodes are fastest on one compute thread. The count is this thread's own, but torch
+        # also hands the latest one to every thread that asks or computes for the first time.
+        torch.get_num_threads()
         torch.set_num_threads(1)
+        started.set()
         while True:
             _, _, job = self._queue.get()
             if job is None:

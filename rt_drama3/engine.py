@@ -25,6 +25,7 @@ from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_stream import Codes, EngineStream, Phase
 from rt_drama3.errors import DeviceError, Overloaded, RequestError, RtDrama3Error
 from rt_drama3.frame_maker import FrameMaker, FrameResult
+from rt_drama3.prompt import Prompt
 from rt_drama3.scheduling import Costs, Estimate, group_size, load_with, may_prefill
 from rt_drama3.speech import AudioChunk, Speech, SpeechRequest, Stamps
 from rt_drama3.text import frame_cap
@@ -58,15 +59,18 @@ class Engine:
         self._codec = drama.codec
         self._frame_seconds = 1 / drama.codec.config.frame_rate
         self.costs = Costs()
-        self._maker = FrameMaker(drama.model, self.config, self.costs)
+        self._maker = FrameMaker(drama.model, drama.codec, self.config, self.costs)
         self.voices = VoiceCache(self.config.voice_cache_mb << 20)
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._streams: dict[Speech, EngineStream] = {}
         self._slots: list[EngineStream | None] = [None] * self.config.slots
         self._closing = False
+        self._failure: DeviceError | None = None
         self._worker = CodecWorker(drama.model.device, self.config.codec_async)
+        # References take seconds to encode; the next piece of a running stream does not wait.
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-prepare")
+        self._encoding = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-encode")
         self._thread = threading.Thread(target=self._run, name="rt-drama3-engine", daemon=True)
         self._warm = threading.Event()
         # Threads that are inside torch when the interpreter goes down would abort the process.
@@ -80,8 +84,10 @@ class Engine:
 
         Raises:
             RequestError: the request cannot be spoken.
-            Overloaded: too many streams wait already.
+            Overloaded: too many streams wait already, or the engine was closed.
+            DeviceError: the engine failed.
         """
+        _check_numbers(request)
         sampling = resolve_sampling(
             self._drama.sampling,
             request.temperature,
@@ -90,21 +96,24 @@ class Engine:
             request.top_k,
             request.repetition_aware,
         )
-        if request.max_frames is not None and request.max_frames < 1:
-            raise RequestError(f"max_frames is {request.max_frames}; it must be at least 1.")
         speech = Speech(self, request)
-        stream = EngineStream.open(speech, sampling, CodecStream(self._codec), time.monotonic())
+        stream = EngineStream.open(
+            speech, sampling, CodecStream(self._codec, self._maker.decode), time.monotonic()
+        )
         if request.final:
             stream.text.set_whole(request.text)
         else:
             stream.text.push(request.text)
         with self._lock:
+            if self._failure is not None:
+                raise self._failure
             if self._closing:
                 raise Overloaded("the engine is shutting down; use another one.")
             limit = self.config.max_streams + self.config.max_queue
-            if len(self._streams) >= limit:
+            alive = sum(not other.cancelled for other in self._streams.values())
+            if alive >= limit:
                 raise Overloaded(
-                    f"{len(self._streams)} streams are open and at most {limit} may be "
+                    f"{alive} streams are open and at most {limit} may be "
                     "(max_streams + max_queue); retry later."
                 )
             self._streams[speech] = stream
@@ -156,8 +165,8 @@ class Engine:
         return {phase.name.lower(): phases.count(phase) for phase in Phase}
 
     def wait_until_warm(self, timeout: float | None = None) -> bool:
-        """Waits until the first step has run; false on timeout."""
-        return self._warm.wait(timeout)
+        """Waits until the first step has run; false on timeout or when the engine failed."""
+        return self._warm.wait(timeout) and self._failure is None
 
     def close(self) -> None:
         """Cancels what runs and ends every thread; calling it again does nothing."""
@@ -166,7 +175,8 @@ class Engine:
             self._closing = True
         self._wake.set()
         self._thread.join()
-        self._preparing.shutdown(wait=True)
+        for pool in (self._preparing, self._encoding):
+            pool.shutdown(wait=True, cancel_futures=True)
         self._worker.close()
 
     def __enter__(self) -> Engine:
@@ -180,7 +190,7 @@ class Engine:
     def _run(self) -> None:
         try:
             with torch.inference_mode():
-                self._maker.warm_up(self._codec)
+                self._maker.warm_up()
                 self._warm.set()
                 looked = 0.0
                 while not self._closing:
@@ -188,18 +198,20 @@ class Engine:
                         self._wake.wait(IDLE_WAIT)
                     self._wake.clear()
                     if time.monotonic() - looked > IDLE_WAIT:
-                        self._maker.look_for_faster_step(self._idle())
+                        if self._maker.look_for_faster_step(self._idle()):
+                            self._maker.warm_up()
                         looked = time.monotonic()
         except Exception as error:
             log.error("the engine failed", exc_info=error)
-            failure = DeviceError(f"the engine failed: {error}; restart it.")
+            end = self._failure = DeviceError(f"the engine failed: {error}; restart it.")
         else:
-            failure = DeviceError("the engine was closed.")
+            end = DeviceError("the engine was closed.")
         with self._lock:
             self._closing = True
             left = list(self._streams.values())
         for stream in left:
-            self._end(stream, None if stream.cancelled else failure)
+            stream.slot = -1  # a device that failed cannot even free it
+            self._end(stream, None if stream.cancelled else end)
         self._warm.set()
 
     def _turn(self) -> bool:
@@ -214,7 +226,10 @@ class Engine:
         return self._make_frames() or worked
 
     def _idle(self) -> bool:
-        return not any(self._slots) and self._maker.idle
+        """Whether no take is under way, also none that waits for text."""
+        with self._lock:
+            begun = any(stream.frames for stream in self._streams.values())
+        return not begun and not any(self._slots) and self._maker.idle
 
     def _look_after(self, stream: EngineStream, now: float) -> None:
         """Cancels, starts the next piece, pauses and times out."""
@@ -231,102 +246,126 @@ class Engine:
                 self._end(stream)
             elif not empty:
                 stream.phase = Phase.PREPARING
-                self._preparing.submit(self._guard, stream, self._prepare)
+                slow = stream.voice is None and stream.request.references
+                pool = self._encoding if slow else self._preparing
+                pool.submit(self._guard, stream, self._prepare)
         elif stream.phase is Phase.SPEAKING:
             self._pace(stream, now)
 
     def _pace(self, stream: EngineStream, now: float) -> None:
         """Pauses a stream whose listener does not take its audio, ends it after the timeout."""
-        unread, limit = stream.speech.unread_seconds, self.config.lead_limit
+        untaken, limit = stream.untaken(self._frame_seconds), self.config.lead_limit
         if stream.paused_since is None:
-            if unread > limit:
-                stream.paused_since = now
+            if untaken > limit:
+                stream.paused_since, stream.paused_at = now, untaken
                 self._maker.activate(stream.slot, False)
-        elif unread <= RESUME * limit:
+        elif untaken <= RESUME * limit:
             stream.paused_since = None
             self._maker.activate(stream.slot, True)
+        elif untaken < stream.paused_at:
+            stream.paused_since, stream.paused_at = now, untaken
         elif now - stream.paused_since > self.config.lead_timeout:
             self._end(
                 stream,
                 RequestError(
                     f"the listener took no audio for {self.config.lead_timeout:g} s "
-                    f"(lead_timeout) while {unread:.1f} s were waiting; the stream was ended."
+                    f"(lead_timeout) while {untaken:.1f} s were waiting; the stream was ended."
                 ),
             )
 
     def _guard(self, stream: EngineStream, work: Callable[[EngineStream], None]) -> None:
         """Runs a stream's work so that its failure ends that stream alone."""
+        failure: RtDrama3Error
         try:
             work(stream)
         except RtDrama3Error as error:
-            stream.failure = error
-            self._wake.set()
+            failure = error
         except Exception as error:
             log.error("a stream failed", exc_info=error)
-            stream.failure = DeviceError(
+            failure = DeviceError(
                 f"the stream failed: {error}; the log has the details. Others go on."
             )
-            self._wake.set()
+        else:
+            return
+        stream.failure = stream.failure or failure  # the first tells most
+        self._wake.set()
 
     def _prepare(self, stream: EngineStream) -> None:
-        """Builds the prompt of the next piece (preparing thread)."""
+        """Builds the prompt of the next piece (preparing or encoding thread)."""
+        if stream.cancelled:
+            return
         if stream.voice is None:
             stream.voice = self._drama.voice(stream.request.references)
         piece = stream.text.next_piece()
         assert piece is not None
         stream.speech.count(stream.text.count)
-        prompt = self._drama.prompts.build(
-            piece,
-            references=stream.voice,
-            history=stream.turns(),
-            max_rows=min(MAX_PROMPT_ROWS, self._maker.context - 1),
-        )
+        cap = frame_cap(piece, self._codec.config.frame_rate)
+        prompt = self._prompt(stream, piece, cap)
         stream.segments.append((piece, stream.frames))
         stream.voice_key = voice_key(prompt.rows[: prompt.system_rows])
         stream.rows = torch.from_numpy(prompt.rows).to(self._drama.model.device)
         stream.system_rows, stream.read = prompt.system_rows, 0
-        stream.cap = min(
-            frame_cap(piece, self._codec.config.frame_rate),
-            self._maker.context - len(prompt.rows),
-        )
+        stream.cap = min(cap, self._maker.context - len(prompt.rows))
         if stream.request.max_frames is not None:
             stream.cap = min(stream.cap, stream.request.max_frames - stream.frames)
         stream.phase = Phase.WAITING if stream.phase is Phase.PREPARING else stream.phase
         self._wake.set()
 
+    def _prompt(self, stream: EngineStream, piece: str, frames: int) -> Prompt:
+        """The prompt of a piece; of the stream's own past only what leaves room for its frames."""
+        assert stream.voice is not None
+        build, past = self._drama.prompts.build, stream.past()
+        longest = min(MAX_PROMPT_ROWS, self._maker.context - 1)
+        while past:
+            prompt = build(piece, stream.voice, [*stream.request.history, *past])
+            if len(prompt.rows) <= min(longest, self._maker.context - frames):
+                return prompt
+            del past[0]
+        return build(piece, stream.voice, stream.request.history, max_rows=longest)
+
     def _admit(self, waiting: list[EngineStream]) -> None:
-        """Gives slots to waiting streams: those that already speak first, then in order."""
-        waiting.sort(key=lambda s: s.playing_since is None)
+        """Lets waiting streams read: those that kept a slot, those that play, then in order."""
+        waiting.sort(key=lambda s: (s.slot < 0, s.playing_since is None))
         for position, stream in enumerate(waiting):
-            busy = sum(s is not None for s in self._slots)
-            fits = busy < self.config.max_streams and (
-                busy == 0 or stream.playing_since is not None or self._stays_realtime(busy + 1)
-            )
-            if not fits:
-                for later, other in enumerate(waiting[position:]):
-                    other.speech.place(later)
-                return
-            stream.slot = self._slots.index(None)
-            self._slots[stream.slot] = stream
+            if stream.slot < 0:
+                if not self._fits(stream):
+                    for later, other in enumerate(waiting[position:]):
+                        other.speech.place(later)
+                    return
+                stream.slot = self._slots.index(None)
+                self._slots[stream.slot] = stream
             stream.speech.place(None)
             stream.phase = Phase.PREFILL
             stream.prefill_started = time.monotonic()
 
-    def _stays_realtime(self, streams: int) -> bool:
-        load = load_with(streams, self.costs, self._frame_seconds, self.config.codec_async)
+    def _fits(self, stream: EngineStream) -> bool:
+        """Whether there is a slot, and everybody stays realtime with a newcomer in it."""
+        busy = sum(s is not None for s in self._slots)
+        if busy == 0 or busy >= self.config.max_streams or stream.playing_since is not None:
+            return busy < self.config.max_streams
+        load = load_with(busy + 1, self.costs, self._frame_seconds, self.config.codec_async)
         return load <= self.config.admit_load
 
     def _in_phase(self, phase: Phase) -> list[EngineStream]:
         return [s for s in self._slots if s is not None and s.phase is phase]
 
     def _read_prompt(self) -> bool:
-        """Reads prompt blocks of the stream that waits longest, as far as others allow it."""
+        """Reads a prompt block, as far as others allow it.
+
+        Who already plays goes first, and of those who runs dry first; then who waits longest.
+        """
         reading = self._in_phase(Phase.PREFILL)
         if not reading:
             return False
-        stream = min(reading, key=lambda s: s.prefill_started)
-        speaking = [s for s in self._in_phase(Phase.SPEAKING) if s.paused_since is None]
         now = time.monotonic()
+
+        def urgency(stream: EngineStream) -> tuple[bool, float]:
+            if stream.playing_since is None:
+                return True, stream.prefill_started
+            return False, stream.lead(now, self._frame_seconds)
+
+        stream = min(reading, key=urgency)
+        speaking = [s for s in self._in_phase(Phase.SPEAKING) if s.paused_since is None]
         leads = [s.lead(now, self._frame_seconds) for s in speaking]
         step = self.costs.step_seconds(len(speaking)) if speaking else 0.0
         decode = self.costs.decode_seconds(1)
@@ -364,7 +403,10 @@ class Engine:
         if speaking:
             for stream in speaking:
                 stream.position += 1
-        results = self._maker.frame([(s, s.epoch, s.slot, s.position) for s in speaking])
+        # On CUDA a stream that has reached its end makes one frame more, which is dropped.
+        context = self._maker.context
+        entries = [(s, s.epoch, s.slot, min(s.position, context)) for s in speaking]
+        results = self._maker.frame(entries)
         for result in results:
             if result.stream.phase is Phase.SPEAKING and result.stream.epoch == result.epoch:
                 self._guard_frame(result)
@@ -375,14 +417,15 @@ class Engine:
 
     def _take_frame(self, stream: EngineStream, result: FrameResult) -> None:
         stream.durations.frames += result.seconds
-        if stream.cancelled:
-            return
         if not result.finite:
             self._maker.scrub(stream.slot)
+            self.voices.drop(stream.voice_key)
             raise DeviceError(
                 f"the model produced NaN or infinite values at frame {stream.frames}; "
                 "try dtype float32, and check the checkpoint with `rt-drama3 model info`."
             )
+        if stream.cancelled:
+            return
         if result.main == self._drama.config.eos:
             # Semantic code 0 right before eos decodes to a click: the held frame is dropped.
             self._finish_piece(stream, ended=True)
@@ -416,7 +459,7 @@ class Engine:
 
     def _finish_piece(self, stream: EngineStream, ended: bool) -> None:
         """Closes the present piece; the next one, if any, is prepared at the next turn."""
-        stream.held = None
+        stream.held = stream.paused_since = None
         stream.complete &= ended
         if stream.codec.gathered:
             self._decode(stream)
@@ -424,7 +467,10 @@ class Engine:
             text = stream.segments[-1][0]
             stream.spoken.append((text, np.stack(stream.piece_frames, 1)))
             stream.piece_frames = []
-        self._free_slot(stream)
+        if stream.text.empty():
+            self._free_slot(stream)
+        else:  # who speaks does not queue again for its next piece
+            self._maker.release(stream.slot)
         stream.phase = Phase.IDLE
 
     def _decode(self, stream: EngineStream) -> None:
@@ -435,7 +481,7 @@ class Engine:
 
     def _deliver(self, stream: EngineStream, group: FrameGroup) -> None:
         """Decodes a group and hands it over (codec thread)."""
-        if stream.cancelled:
+        if stream.cancelled or stream.codec.broken:
             return
         started = time.monotonic()
         pcm = stream.codec.decode(group)
@@ -446,9 +492,7 @@ class Engine:
         rate = self._codec.config.sample_rate
         chunk = AudioChunk(pcm, group.first_frame, group.frames, rate, group.segment, stamps)
         if stream.speech.deliver(chunk):
-            stream.delivered += group.frames
-            if stream.playing_since is None:
-                stream.playing_since = time.monotonic()
+            stream.play(group.frames, time.monotonic(), self._frame_seconds)
 
     def _free_slot(self, stream: EngineStream) -> None:
         if stream.slot >= 0:
@@ -460,6 +504,8 @@ class Engine:
         """Ends a stream: its slot is free now, its end is told after its last samples."""
         if stream.phase is Phase.DONE:
             return
+        if stream.phase is Phase.PREFILL and stream.slot >= 0:
+            self._maker.scrub(stream.slot)  # nobody has looked at its numbers yet
         stream.phase = Phase.DONE
         with self._lock:
             self._streams.pop(stream.speech, None)
@@ -467,8 +513,10 @@ class Engine:
         if stream.codec.gathered and not stream.cancelled:
             self._decode(stream)
         summary = stream.summary(self._drama.config.num_codebooks, self._codec.config.sample_rate)
-        playing = stream.playing_since or 0.0
-        due = playing + stream.codec.submitted * self._frame_seconds
+        due = float("-inf")  # of a cancelled stream nothing is waited for
+        if not stream.cancelled:
+            playing = stream.playing_since or 0.0
+            due = playing + stream.codec.submitted * self._frame_seconds
         self._worker.submit(due, lambda: stream.speech.end(stream.tell(summary), error))
 
 
@@ -476,3 +524,14 @@ def _close_quietly(engine: weakref.ref[Engine]) -> None:
     alive = engine()
     if alive is not None:
         alive.close()
+
+
+def _check_numbers(request: SpeechRequest) -> None:
+    for name, least in (("seed", None), ("max_frames", 1)):
+        value = getattr(request, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise RequestError(f"{name} is {value!r}; it must be a whole number.")
+        if least is not None and value < least:
+            raise RequestError(f"{name} is {value}; it must be at least {least}.")

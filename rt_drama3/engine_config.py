@@ -17,6 +17,13 @@ from rt_drama3.errors import ConfigError
 
 STEP_MODES = ("auto", "eager", "compile", "cudagraph")
 ENVIRONMENT_PREFIX = "RT_DRAMA3_"
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a list of whole numbers",
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class EngineConfig:
         attention_lengths: cache lengths that attention is captured for, besides ``context``.
         step_mode: "auto" takes the fastest that works; "eager" is the reference; "compile" is the
             ahead-of-time step on a CPU and torch.compile on CUDA; "cudagraph" adds capture (CUDA).
-        prefill_block: prompt rows read per pass between frames of running streams; 0 picks 64 on
+        prefill_block: prompt rows read per pass between frames of running streams; 0 picks 128 on
             a CPU and 256 on CUDA.
         codec_batch_frames: ceiling of the codec's groups, which grow from 1 by doubling.
         codec_async: decode beside the next step instead of after it.
@@ -61,6 +68,11 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Checks every value; a dataclass made in code is held to the same limits as a file."""
+        for setting in fields(self):
+            if setting.name != "origin":
+                value = getattr(self, setting.name)
+                value = _convert(setting.name, value, setting.default, "EngineConfig")
+                object.__setattr__(self, setting.name, value)
         for name, low, high in (
             ("max_streams", 1, 256),
             ("max_queue", 0, 100_000),
@@ -136,7 +148,7 @@ def read_engine_config(
             raise ConfigError(
                 f"{source}: {name!r} is no engine setting; known: {', '.join(known)}."
             )
-        values[name] = _convert(name, value, getattr(EngineConfig, name, ()), source)
+        values[name] = _convert(name, value, known[name].default, source)
         origin[name] = source
 
     if path is not None:
@@ -169,7 +181,6 @@ def _read_table(path: Path) -> dict[str, Any]:
 
 def _convert(name: str, value: Any, default: Any, source: str) -> Any:
     """A value as the type of its default; text comes from the environment."""
-    wanted = type(default).__name__
     try:
         if isinstance(default, bool):
             if isinstance(value, str):
@@ -178,7 +189,6 @@ def _convert(name: str, value: Any, default: Any, source: str) -> Any:
                 return value
             raise ValueError
         if isinstance(default, tuple):
-            wanted = "list of integers"
             parts = value.replace(",", " ").split() if isinstance(value, str) else value
             return tuple(_integer(part) for part in parts)
         if isinstance(default, int):
@@ -191,7 +201,8 @@ def _convert(name: str, value: Any, default: Any, source: str) -> Any:
             return value
         raise ValueError
     except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{source}: {name} is {value!r}; a {wanted} is needed.") from error
+        wanted = _KINDS[type(default)]
+        raise ConfigError(f"{source}: {name} is {value!r}; {wanted} is needed.") from error
 
 
 def _integer(value: Any) -> int:

@@ -16,11 +16,21 @@ from rt_drama3.codec_stream import CodecStream
 from rt_drama3.config import SamplingConfig
 from rt_drama3.errors import RequestError, RtDrama3Error
 from rt_drama3.speech import Durations, Speech, SpeechRequest, SpeechSummary
-from rt_drama3.text import check_text, flatten, split_text
-from rt_drama3.text_cuts import spoken_so_far
+from rt_drama3.text import (
+    CHUNK_BYTES,
+    check_part,
+    check_text,
+    flatten,
+    last_speaker_tag,
+    split_text,
+    with_speaker_tag,
+)
+from rt_drama3.text_cuts import size, spoken_so_far
 
 Codes = npt.NDArray[np.int64]
 LONGEST_PENDING = 1_000_000  # characters of text that may wait in one stream
+LONGEST_SENTENCE = 2 * CHUNK_BYTES  # bytes after which the end of a sentence is not waited for
+LONGEST_TOKEN = 24  # characters; a special token may arrive in parts
 
 
 class Phase(enum.Enum):
@@ -35,12 +45,18 @@ class Phase(enum.Enum):
 
 
 class TextIntake:
-    """Text as it arrives, given out in pieces to be spoken one after the other. Thread-safe."""
+    """Text as it arrives, given out in pieces to be spoken one after the other. Thread-safe.
+
+    What is refused changes nothing: the text before it is still there.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._pushing = threading.Lock()  # held while text is looked at, which may take long
+        self._lock = threading.Lock()  # guards the pieces
         self._growing = ""
+        self._speaker = ""  # tag of the turn that the text is in
         self._pieces: deque[str] = deque()
+        self._waiting = 0  # characters in the pieces
         self.count = 0  # pieces given out or waiting
         self.final = False
 
@@ -51,7 +67,7 @@ class TextIntake:
             RequestError: the text is empty or cannot be spoken.
         """
         check_text(text)
-        with self._lock:
+        with self._pushing:
             self._add(text)
             self.final = True
 
@@ -61,20 +77,24 @@ class TextIntake:
         Raises:
             RequestError: the text is final already, cannot be spoken, or is too long.
         """
-        with self._lock:
+        with self._pushing:
             if self.final:
                 raise RequestError(
                     "the text of this stream is finished; open a new stream for more."
                 )
-            if text.strip():
-                check_text(self._growing + text)
-            if len(self._growing) + len(text) + sum(map(len, self._pieces)) > LONGEST_PENDING:
+            if not isinstance(text, str):
+                raise RequestError(f"text must be a string, not {type(text).__name__}.")
+            growing = self._growing + text
+            check_part(_arrived(growing))
+            if len(growing) + self._waiting > LONGEST_PENDING:
                 raise RequestError(
                     f"more than {LONGEST_PENDING} characters wait to be spoken; send text later."
                 )
-            self._growing += text
-            whole = spoken_so_far(self._growing)
-            ready, growing = self._growing[:whole], self._growing[whole:]
+            whole = spoken_so_far(growing)
+            ready, growing = growing[:whole], growing[whole:]
+            if size(growing) > LONGEST_SENTENCE:  # it would be cut anyway
+                *cut, rest = split_text(growing) or [""]
+                ready, growing = " ".join([ready, *cut]), rest + growing[len(growing.rstrip()) :]
             self._add(ready)
             self._growing = growing
 
@@ -82,32 +102,57 @@ class TextIntake:
         """Makes pieces of everything.
 
         Raises:
-            RequestError: the text cannot be spoken.
+            RequestError: the text cannot be spoken; it is dropped.
         """
-        with self._lock:
-            self._add(self._growing)
-            self._growing = ""
+        with self._pushing:
+            self._flush()
 
     def finish(self) -> None:
-        """Flushes; no more text comes."""
-        self.flush()
-        self.final = True
+        """Flushes; no more text comes.
+
+        Raises:
+            RequestError: what was left of the text cannot be spoken; it is dropped.
+        """
+        with self._pushing:
+            try:
+                self._flush()
+            finally:
+                self.final = True
 
     def next_piece(self) -> str | None:
         """The next piece of text, or None while there is none."""
         with self._lock:
-            return self._pieces.popleft() if self._pieces else None
+            if not self._pieces:
+                return None
+            piece = self._pieces.popleft()
+            self._waiting -= len(piece)
+            return piece
 
     def empty(self) -> bool:
         """Whether nothing waits to be spoken now."""
-        with self._lock:
-            return not self._pieces
+        return not self._pieces
+
+    def _flush(self) -> None:
+        text, self._growing = self._growing, ""
+        self._add(check_part(text))
 
     def _add(self, text: str) -> None:
-        if flatten(text).strip():
-            pieces = split_text(text)
+        if not flatten(text).strip():
+            return
+        own = with_speaker_tag(text) == text
+        pieces = split_text(text if own else self._speaker + text)
+        self._speaker = last_speaker_tag(text) or self._speaker
+        with self._lock:
             self._pieces.extend(pieces)
+            self._waiting += sum(map(len, pieces))
             self.count += len(pieces)
+
+
+def _arrived(text: str) -> str:
+    """The text without a special token at its end that is still arriving."""
+    start = text.rfind("<|")
+    arriving = start >= 0 and len(text) - start < LONGEST_TOKEN and "|>" not in text[start:]
+    return text[:start] if arriving else text
 
 
 @dataclass(eq=False)
@@ -130,8 +175,11 @@ class EngineStream:
         prefill_started: when it got its slot.
         epoch: counts pieces, to tell late results of an earlier one.
         held: a code-0 frame that is dropped if eos follows.
+        paused_since, paused_at: when its listener last took audio while it is paused, and how many
+            seconds were left to take.
         delivered: frames that became chunks (codec thread).
-        playing_since: when the first chunk was delivered (codec thread).
+        playing_since: when a player that never waits longer than it must would have begun, had it
+            played everything without a gap (codec thread).
     """
 
     speech: Speech
@@ -144,7 +192,6 @@ class EngineStream:
     cancelled: bool = False
     failure: RtDrama3Error | None = None
     voice: list[tuple[str, Codes]] | None = None
-    history: list[tuple[str, Codes]] = field(default_factory=list)
     spoken: list[tuple[str, Codes]] = field(default_factory=list)
     segments: list[tuple[str, int]] = field(default_factory=list)
     rows: torch.Tensor | None = None
@@ -161,6 +208,7 @@ class EngineStream:
     held: tuple[Codes, float] | None = None
     prefilled: float = 0.0
     paused_since: float | None = None
+    paused_at: float = 0.0
     complete: bool = True
     delivered: int = 0
     playing_since: float | None = None
@@ -172,24 +220,34 @@ class EngineStream:
     ) -> EngineStream:
         """A stream for a request whose settings were checked."""
         request = speech.request
-        seed = secrets.randbits(32) if request.seed is None else request.seed
-        stream = cls(speech, sampling, seed, codec, now)
-        stream.history = [(text, np.asarray(codes)) for text, codes in request.history]
-        return stream
+        seed = secrets.randbits(32) if request.seed is None else int(request.seed)
+        return cls(speech, sampling, seed, codec, now)
 
     @property
     def request(self) -> SpeechRequest:
         return self.speech.request
 
-    def turns(self) -> list[tuple[str, Codes]]:
-        """The history of the next piece: the request's, then the first and the latest piece."""
-        return self.history + self.spoken[:1] + self.spoken[1:][-1:]
+    def past(self) -> list[tuple[str, Codes]]:
+        """What the next piece sees of this stream: the first and the latest piece."""
+        return self.spoken[:1] + self.spoken[1:][-1:]
 
     def lead(self, now: float, frame_seconds: float) -> float:
         """Seconds of audio that the listener has beyond what it has played by ``now``."""
         if self.playing_since is None:
             return 0.0
         return self.codec.submitted * frame_seconds - (now - self.playing_since)
+
+    def play(self, frames: int, now: float, frame_seconds: float) -> None:
+        """Notes that frames were delivered (codec thread); a player that ran dry begins anew."""
+        begun = now - self.delivered * frame_seconds
+        if self.playing_since is None or self.playing_since < begun:
+            self.playing_since = begun
+        self.delivered += frames
+
+    def untaken(self, frame_seconds: float) -> float:
+        """Seconds of audio that were made and not taken by the listener."""
+        waiting = self.codec.submitted - self.delivered
+        return self.speech.unread_seconds + waiting * frame_seconds
 
     def tell(self, summary: SpeechSummary) -> SpeechSummary:
         """The summary with what decoding added since (codec thread)."""

@@ -17,20 +17,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rt_drama3.codec import Codec
-from rt_drama3.compiled_step import CompiledStep, StepBuilder
+from rt_drama3.codec import Codec, CodecState
+from rt_drama3.compiled_codec import CompiledCodec
+from rt_drama3.compiled_step import CompiledStep
 from rt_drama3.config import SamplingConfig
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_stream import EngineStream
-from rt_drama3.errors import ConfigError
+from rt_drama3.errors import ConfigError, DeviceError
 from rt_drama3.graph_step import FrameOutput, FrameStep
 from rt_drama3.model import Snapshot, SpeechModel
+from rt_drama3.package_builder import PackageBuilder
 from rt_drama3.scheduling import Costs, Estimate
 from rt_drama3.text import MAX_FRAMES
 
 log = logging.getLogger(__name__)
 
-CPU_BLOCK, CUDA_BLOCK = 64, 256
+CPU_BLOCK, CUDA_BLOCK = 128, 256
 WARM_UP_ROWS, WARM_UP_FRAMES = 8, 4
 
 
@@ -63,7 +65,7 @@ class FrameMaker:
     """See the module docstring.
 
     Args:
-        model: the checkpoint.
+        model, codec: the checkpoint.
         config: settings.
         costs: where measured durations go.
 
@@ -72,12 +74,14 @@ class FrameMaker:
         DeviceError: capture failed although it was asked for.
     """
 
-    def __init__(self, model: SpeechModel, config: EngineConfig, costs: Costs) -> None:
+    def __init__(
+        self, model: SpeechModel, codec: Codec, config: EngineConfig, costs: Costs
+    ) -> None:
         limit = model.config.backbone.max_positions
         self.context = min(config.context, limit or config.context)
         self.mode = "eager"
         self.last_batch = 1
-        self._config, self._costs, self._model = config, costs, model
+        self._config, self._costs, self._model, self._codec = config, costs, model, codec
         self._cuda = model.device.type == "cuda"
         self._block = config.prefill_block or (CUDA_BLOCK if self._cuda else CPU_BLOCK)
         frames = min(MAX_FRAMES, self.context)
@@ -85,7 +89,8 @@ class FrameMaker:
         self._reader = _Reader(self._step.output, self._cuda)
         self._pending: tuple[list[Entry], _Copy, float] | None = None
         self._collected = 0.0
-        self._builder: StepBuilder | None = None
+        self._builder: PackageBuilder | None = None
+        self._compiled_codec: CompiledCodec | None = None
         self._compiled: CompiledStep | None = None
         self._choose_step()
 
@@ -94,7 +99,7 @@ class FrameMaker:
         """Whether no frame is on its way."""
         return self._pending is None
 
-    def warm_up(self, codec: Codec) -> None:
+    def warm_up(self) -> None:
         """Runs everything once and learns what it costs."""
         rows = torch.zeros(WARM_UP_ROWS, 1 + self._model.config.num_codebooks, dtype=torch.int64)
         rows = rows.to(self._model.device)
@@ -112,19 +117,23 @@ class FrameMaker:
                     self._costs.step.setdefault(streams, Estimate()).add(time.monotonic() - started)
             for slot in range(streams):
                 self.release(slot)
-                self._step.state.scrub(slot)
+                self.scrub(slot)
         self._costs.block = Estimate()
+        whole = rows[:1].expand(min(self._block, self.context), -1)
+        for _ in range(2):
+            self.read_block(0, whole, self.begin(0, None))
+        self.scrub(0)
         if not self._costs.decode:
-            self._measure_codec(codec)
+            self._measure_codec()
 
-    def _measure_codec(self, codec: Codec) -> None:
-        state, size = codec.new_state(1), 1
+    def _measure_codec(self) -> None:
+        state, size = self._codec.new_state(1), 1
         while size <= self._config.codec_batch_frames:
             shape = (1, self._model.config.num_codebooks, size)
-            codes = torch.zeros(shape, dtype=torch.int64, device=codec.device)
+            codes = torch.zeros(shape, dtype=torch.int64, device=self._codec.device)
             for attempt in range(2):
                 started = time.monotonic()
-                codec.decode_step(codes, state).cpu()
+                self.decode(codes, state).cpu()
                 if attempt:
                     self._costs.decode[size] = Estimate(time.monotonic() - started)
             size *= 2
@@ -149,7 +158,9 @@ class FrameMaker:
         self._model.prefill(block, self._step.state, slot, start, self._block)
         if self._cuda:
             torch.cuda.current_stream().synchronize()
-        self._costs.block.add(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        if block.shape[0] == self._block or seconds > self._costs.block.or_else(0.0):
+            self._costs.block.add(seconds)  # a shorter block tells nothing about a whole one
         return block.shape[0]
 
     def snapshot(self, slot: int, rows: int) -> Snapshot:
@@ -208,6 +219,11 @@ class FrameMaker:
 
     # The fastest form of the step.
 
+    def decode(self, codes: Tensor, state: CodecState) -> Tensor:
+        """Decodes the next frames of one stream, compiled where that is ready (codec thread)."""
+        compiled = self._compiled_codec
+        return (self._codec if compiled is None else compiled).decode_step(codes, state)
+
     def _choose_step(self) -> None:
         wanted = self._config.step_mode
         if wanted == "eager":
@@ -217,35 +233,77 @@ class FrameMaker:
         elif wanted == "cudagraph":
             raise ConfigError("step_mode is cudagraph, but the model is on a CPU; use auto.")
         else:
-            self._builder = StepBuilder(self._model, self._config.sizes)
-            if wanted == "compile" and not self._builder.ready():
-                self._builder.start()
-                self._builder.wait()
-            self.look_for_faster_step(idle=True)
-            if self._builder is not None and self._builder.obstacle:
-                log.info("the step stays eager: %s", self._builder.obstacle)
-                self._builder = None
-            elif self._builder is not None:
-                self._builder.start()
+            self._use_packages(wanted)
 
-    def look_for_faster_step(self, idle: bool) -> None:
-        """Takes a compiled step over once it is built, but never under a running take."""
-        if self._builder is None:
-            return
-        built = self._builder.built()
-        if self._compiled is None and idle and 1 in built:
-            self._compiled = CompiledStep(self._step, built)
-            self._step.use(self._compiled)
-            self.mode = "compile"
-            self._costs.step.clear()
-        elif self._compiled is not None:
-            for size in set(built) - set(self._compiled.sizes):
-                self._compiled.add(size)  # gives the same numbers, so it may join any time
-        if self._compiled is not None and built == self._config.sizes:
+    def _capture(self, wanted: str) -> None:
+        from rt_drama3.captured_step import CapturedStep
+
+        capture = wanted != "compile"
+        try:
+            self._step.use(CapturedStep(self._step, self._config.sizes, capture=capture))
+        except DeviceError as error:
+            if wanted != "auto":
+                raise
+            log.warning("the step stays eager: %s", error)
+        else:
+            self.mode = "cudagraph" if capture else "compile"
+
+    def _use_packages(self, wanted: str) -> None:
+        groups = [1]
+        while 2 * groups[-1] <= self._config.codec_batch_frames:
+            groups.append(2 * groups[-1])
+        self._builder = PackageBuilder(self._model, self._codec, self._config.sizes, groups)
+        if wanted == "compile" and not self._builder.ready():
+            self._builder.start()
+            self._builder.wait()
+        self.look_for_faster_step(idle=True)
+        if wanted == "compile" and self._compiled is None:
+            raise ConfigError("the compiled step does not load; use step mode eager or auto.")
+        if self._builder is not None and self._builder.obstacle:
+            log.info("the step stays eager: %s", self._builder.obstacle)
             self._builder = None
-        elif failure := self._builder.failure():
+        elif self._builder is not None:
+            self._builder.start()
+
+    def look_for_faster_step(self, idle: bool) -> bool:
+        """Takes compiled packages over once they are built; a step never under a running take.
+
+        A decode agrees with the eager one to rounding, and a step of another batch size exactly
+        with the one in use, so these may join at any time.
+
+        Args:
+            idle: no take is under way.
+
+        Returns:
+            Whether something is compiled now that was not, to be warmed up.
+        """
+        builder = self._builder
+        if builder is None:
+            return False
+        before = (self._compiled, self._compiled_codec)
+        try:
+            if self._compiled is None and idle and 1 in builder.steps():
+                self._compiled = CompiledStep(self._step, builder.steps())
+                self._step.use(self._compiled)
+                self.mode = "compile"
+            elif self._compiled is not None:
+                for size in set(builder.steps()) - set(self._compiled.sizes):
+                    self._compiled.add(size)
+            if self._compiled_codec is None and idle and 1 in builder.codecs():
+                self._compiled_codec = CompiledCodec(self._codec, builder.codecs())
+            elif self._compiled_codec is not None:
+                for size in set(builder.codecs()) - set(self._compiled_codec.sizes):
+                    self._compiled_codec.add(size)
+        except RuntimeError as error:
+            failure: str | None = f"a package does not load: {error}"
+        else:
+            failure = builder.failure()
+        if failure:
             log.warning("compiling the step failed, it goes on as it is: %s", failure)
             self._builder = None
+        elif builder.ready() and self._compiled is not None and self._compiled_codec is not None:
+            self._builder = None
+        return (self._compiled, self._compiled_codec) != before
 
 
 class _Copy:

@@ -30,7 +30,7 @@ class FrameOutput:
     Attributes:
         codes: int64 ``[slots, num_codebooks]``.
         main: int64 ``[slots]``, the main token; eos ends the take and its codes mean nothing.
-        finite: bool ``[slots]``, false where the logits held NaN or infinity.
+        finite: bool ``[slots]``, false where logits or hidden state held NaN or infinity.
     """
 
     codes: Tensor
@@ -95,10 +95,13 @@ def frame_step(model: SpeechModel, tensors: StepTensors) -> None:
         return wanted + sampling.guidance.unsqueeze(-1) * (wanted - logits[undirected])
 
     def draw(codebook: int, logits: Tensor) -> Tensor:
+        logits = guided(logits)
+        checked.append(logits)
         uniform = noise[:, FIRST_HEAD_DRAW + codebook - 1]
-        return draw_head(guided(logits), sampling, uniform)
+        return draw_head(logits, sampling, uniform)
 
     logits = guided(linear(state.hidden, model.head))
+    checked = [logits]
     recent = state.recent[directed]
     choice = draw_main(logits, sampling, noise, recent, config.semantic_start)
     last_code = config.tower.codebook_size - 1
@@ -118,7 +121,7 @@ def frame_step(model: SpeechModel, tensors: StepTensors) -> None:
 
     tensors.output.codes.copy_(codes)
     tensors.output.main.copy_(main)
-    tensors.output.finite.copy_(torch.isfinite(logits).all(-1) & torch.isfinite(hidden).all(-1))
+    tensors.output.finite.copy_(torch.isfinite(torch.cat((*checked, hidden.float()), -1)).all(-1))
     moving = state.active.unsqueeze(-1)
     window = torch.cat((state.recent[:, 1:], main.unsqueeze(-1)), -1)
     state.hidden.copy_(torch.where(moving, hidden, state.hidden))

@@ -59,14 +59,11 @@ class Costs:
 
 
 def _nearest(known: Mapping[int, Estimate], size: int) -> float:
-    best = min(
-        (n for n, e in known.items() if e.seconds is not None),
-        key=lambda n: (abs(n - size), n),
-        default=None,
-    )
-    if best is None:
+    # A list first: the codec's thread may add a size meanwhile.
+    samples = [(n, e.seconds) for n, e in list(known.items()) if e.seconds is not None]
+    if not samples:
         return 0.0
-    seconds = known[best].seconds or 0.0
+    best, seconds = min(samples, key=lambda sample: (abs(sample[0] - size), sample[0]))
     return seconds if best >= size else seconds * size / best
 
 
@@ -120,5 +117,5 @@ def load_with(streams: int, costs: Costs, frame: float, overlapped: bool) -> flo
         overlapped: whether decoding runs beside the steps.
     """
     step = costs.step_seconds(streams)
-    decode = streams * min((costs.decode_seconds(n) / n for n in costs.decode), default=0.0)
+    decode = streams * min((costs.decode_seconds(n) / n for n in list(costs.decode)), default=0.0)
     return (max(step, decode) if overlapped else step + decode) / frame

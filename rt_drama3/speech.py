@@ -7,6 +7,7 @@ loop or in asyncio. No torch in this file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -252,6 +253,8 @@ class Speech:
     def result(self, timeout: float | None = None) -> SpeechSummary:
         """Waits for the end and tells what became of the stream.
 
+        Somebody must take the audio meanwhile: a stream that nobody listens to pauses.
+
         Raises:
             RtDrama3Error: what ended it, if that was an error.
             TimeoutError: it did not end in time.
@@ -311,7 +314,7 @@ class Speech:
         if self._waiter is not None:
             loop, future = self._waiter
             self._waiter = None
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
                 loop.call_soon_threadsafe(_resolve, future)
 
 

@@ -54,6 +54,12 @@ def check_text(text: object, what: str = "text") -> None:
             speaker tag other than ``<|speaker:0|>`` .. ``<|speaker:15|>``, or nothing beside white
             space and speaker tags.
     """
+    if not _BLANK_RUN.sub("", _SPEAKER_TAG.sub("", check_part(text, what))):
+        raise RequestError(f"{what} is empty. Give it at least one word.")
+
+
+def check_part(text: object, what: str = "text") -> str:
+    """Returns a part of a text, which may be empty; otherwise refuses what ``check_text`` does."""
     if not isinstance(text, str):
         raise RequestError(f"{what} must be a string, not {type(text).__name__}.")
     try:
@@ -75,8 +81,7 @@ def check_text(text: object, what: str = "text") -> None:
                 f"{what} contains {like[0]!r}, which is not a speaker tag. "
                 f"Use <|speaker:0|> to <|speaker:{SPEAKERS - 1}|>, written exactly so."
             )
-    if not _BLANK_RUN.sub("", _SPEAKER_TAG.sub("", text)):
-        raise RequestError(f"{what} is empty. Give it at least one word.")
+    return text
 
 
 def flatten(text: str) -> str:
@@ -100,6 +105,12 @@ def flatten(text: str) -> str:
 def with_speaker_tag(text: str) -> str:
     """The text with speaker 0's tag in front, unless it starts (after white space) with a tag."""
     return text if _SPEAKER_TAG.match(text.lstrip(WHITE_SPACE)) else f"<|speaker:0|> {text}"
+
+
+def last_speaker_tag(text: str) -> str:
+    """The last speaker tag in the text, or nothing."""
+    found = list(_SPEAKER_TAG.finditer(text))
+    return found[-1][0] if found else ""
 
 
 def reference_transcript(text: str) -> str:

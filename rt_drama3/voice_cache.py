@@ -50,9 +50,7 @@ class VoiceCache:
 
     def put(self, key: str, snapshot: Snapshot) -> None:
         """Keeps a snapshot, dropping the least recently used beyond the limit."""
-        old = self._snapshots.pop(key, None)
-        if old is not None:
-            self.nbytes -= old.nbytes
+        self.drop(key)
         if snapshot.nbytes > self._limit:
             return
         self._snapshots[key] = snapshot
@@ -60,3 +58,9 @@ class VoiceCache:
         while self.nbytes > self._limit:
             _, dropped = self._snapshots.popitem(last=False)
             self.nbytes -= dropped.nbytes
+
+    def drop(self, key: str) -> None:
+        """Forgets a voice."""
+        old = self._snapshots.pop(key, None)
+        if old is not None:
+            self.nbytes -= old.nbytes

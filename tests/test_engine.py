@@ -1,0 +1,476 @@
+"""The engine: what a stream says, alone and beside others, and how it is delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rt_drama3
+from rt_drama3.drama3 import Drama3
+from rt_drama3.engine import Engine
+from rt_drama3.engine_config import EngineConfig
+from rt_drama3.errors import DeviceError, Overloaded, RequestError
+from rt_drama3.speech import AudioChunk, Speech, SpeechRequest
+from tests.small import (
+    WAIT,
+    Frames,
+    codes_of,
+    ending_drama,
+    expected_codes,
+    heard,
+    running,
+    say,
+    shared_drama,
+    small_directory,
+    until,
+)
+
+TEXTS = ["Hello there.", "Why not?", "A third one.", "Fourth!", "Five of them.", "And a sixth."]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """An engine that tests leave as they found it."""
+    with running(shared_drama(), admit_load=1.0) as engine:
+        yield engine
+
+
+# What is said.
+
+
+def test_a_nano_stream_says_what_generate_says() -> None:
+    drama = rt_drama3.load("nano", device="cpu", engine=EngineConfig(step_mode="eager"))
+    take = drama.generate("Hello, how are you?", seed=3)
+    chunks = list(drama.stream("Hello, how are you?", seed=3))
+    drama.close()
+    assert take.complete
+    assert take.codes.shape[1] > 10
+    pcm = np.concatenate([chunk.pcm for chunk in chunks])
+    assert np.abs(pcm - take.audio).max() <= 1e-5
+    assert np.abs(drama.decode(take.codes) - take.audio).max() <= 1e-5
+    assert [chunk.frames for chunk in chunks[:2]] == [1, 1] or chunks[1].frames == 2
+    assert max(chunk.frames for chunk in chunks) <= 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_codes_are_those_of_the_bare_step(engine: Engine, seed: int) -> None:
+    codes = codes_of(say(engine, TEXTS[0], seed=seed, max_frames=20))
+    assert np.array_equal(codes, expected_codes(shared_drama(), TEXTS[0], seed, 20))
+
+
+def test_takes_that_end_by_themselves_are_those_of_the_bare_step() -> None:
+    drama = ending_drama()
+    ends = 0
+    with running(drama) as engine:
+        for seed in range(12):
+            text = TEXTS[seed % 2]
+            summary = say(engine, text, seed=seed, max_frames=15).result(WAIT)
+            assert np.array_equal(summary.codes, expected_codes(drama, text, seed, 15))
+            assert summary.complete == (summary.codes.shape[1] < 15)
+            ends += summary.complete
+    assert 6 < ends < 12 or ends == 12  # both kinds, or all of the kind that matters here
+
+
+def test_streams_side_by_side_say_what_each_says_alone(engine: Engine) -> None:
+    def takes(at_once: bool) -> list[np.ndarray]:
+        speeches = []
+        for number, text in enumerate(TEXTS):
+            speeches.append(say(engine, text, seed=number, max_frames=12 + 3 * number))
+            if not at_once:
+                speeches[-1].result(WAIT)
+        return [codes_of(speech) for speech in speeches]
+
+    for alone, beside in zip(takes(False), takes(True), strict=True):
+        assert np.array_equal(alone, beside)
+
+
+def test_a_stream_does_not_mind_who_comes_and_goes(engine: Engine) -> None:
+    expected = codes_of(say(engine, TEXTS[0], seed=7, max_frames=40))
+    frames = Frames(engine)
+    speech = say(engine, TEXTS[0], seed=7, max_frames=40)
+    until(lambda: frames.made[speech] >= 3)
+    others = []
+    for number in range(6):
+        others.append(say(engine, TEXTS[1], seed=number, max_frames=3 + number))
+        if number % 2:
+            others[-2].cancel()
+    assert np.array_equal(codes_of(speech), expected)
+    for other in others:
+        other.result(WAIT)
+    assert max(frames.batches) > 1
+
+
+def test_the_seed_is_told_and_gives_the_take_again(engine: Engine) -> None:
+    first = engine.open(SpeechRequest(TEXTS[0], max_frames=6)).result(WAIT)
+    second = engine.open(SpeechRequest(TEXTS[0], max_frames=6)).result(WAIT)
+    assert first.seed != second.seed
+    again = say(engine, TEXTS[0], seed=first.seed, max_frames=6).result(WAIT)
+    assert np.array_equal(first.codes, again.codes)
+    assert again.seed == first.seed
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**63, 2**80, np.int64(-1)])
+def test_any_whole_number_is_a_seed(engine: Engine, seed: int) -> None:
+    assert say(engine, TEXTS[0], seed=seed, max_frames=2).result(WAIT).codes.shape[1] == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_max_frames_is_exact(engine: Engine, count: int) -> None:
+    pcm, summary = heard(say(engine, TEXTS[0], max_frames=count))
+    samples = shared_drama().codec.config.frame_samples
+    assert summary.codes.shape[1] == summary.delivered == count
+    assert len(pcm) == count * samples
+    assert not summary.complete
+    assert not summary.cancelled
+
+
+def test_greedy_takes_do_not_depend_on_the_seed(engine: Engine) -> None:
+    one, other = (codes_of(say(engine, TEXTS[0], seed=s, temperature=0.0)) for s in (1, 2))
+    assert np.array_equal(one, other)
+
+
+# How it is delivered.
+
+
+def chunks_of(speech: Speech) -> list[AudioChunk]:
+    return list(speech)
+
+
+def test_chunks_join_without_a_gap(engine: Engine) -> None:
+    drama = shared_drama()
+    speech = say(engine, TEXTS[0], max_frames=23)
+    chunks = chunks_of(speech)
+    first = 0
+    for chunk in chunks:
+        assert chunk.first_frame == first
+        assert chunk.sample_rate == drama.sample_rate
+        assert len(chunk.pcm) == chunk.frames * drama.codec.config.frame_samples
+        assert chunk.pcm.dtype == np.float32
+        first += chunk.frames
+    assert first == 23
+    pcm = np.concatenate([chunk.pcm for chunk in chunks])
+    assert np.abs(pcm - drama.decode(codes_of(speech))).max() <= 1e-5
+
+
+@pytest.mark.parametrize("ceiling", [1, 3, 4, 16])
+@pytest.mark.parametrize("beside", [True, False], ids=["async", "inline"])
+def test_groups_change_nothing_but_their_size(ceiling: int, beside: bool) -> None:
+    with running(shared_drama(), codec_batch_frames=ceiling, codec_async=beside) as engine:
+        speech = say(engine, TEXTS[0], max_frames=37)
+        chunks = chunks_of(speech)
+        codes = codes_of(speech)
+    sizes = [chunk.frames for chunk in chunks]
+    assert sum(sizes) == 37
+    assert sizes[0] == 1
+    assert max(sizes) <= ceiling
+    for before, size in zip(sizes, sizes[1:], strict=False):
+        assert size <= 2 * before
+    assert np.array_equal(codes, expected_codes(shared_drama(), TEXTS[0], 0, 37))
+    pcm = np.concatenate([chunk.pcm for chunk in chunks])
+    assert np.abs(pcm - shared_drama().decode(codes)).max() <= 1e-5
+
+
+def test_stamps_go_forward(engine: Engine) -> None:
+    opened = time.monotonic()
+    speeches = [say(engine, text, max_frames=20) for text in TEXTS[:3]]
+    for speech in speeches:
+        previous = 0.0
+        for chunk in speech:
+            stamps = chunk.stamps
+            times = [opened, stamps.accepted, stamps.prefilled, *stamps.sampled, stamps.decoded]
+            assert times == sorted(times)
+            assert stamps.decoded >= previous
+            previous = stamps.decoded
+            assert stamps.decoded <= time.monotonic()
+
+
+def test_every_sample_comes_before_the_end(engine: Engine) -> None:
+    """``ended`` is only seen once everything is there to be taken."""
+    for count in (1, 3, 6):
+        speech = say(engine, TEXTS[0], max_frames=count)
+        summary = speech.result(WAIT)
+        assert speech.ended
+        assert sum(chunk.frames for chunk in speech) == summary.delivered == count
+
+
+def test_the_summary_tells_where_the_time_went(engine: Engine) -> None:
+    durations = say(engine, TEXTS[0]).result(WAIT).durations
+    assert min(durations.prefill, durations.frames, durations.codec) > 0
+
+
+# The voice cache.
+
+
+def test_a_warm_voice_says_what_a_cold_one_says() -> None:
+    drama = shared_drama()
+    codes = np.random.default_rng(1).integers(60, size=(3, 150))
+    voice = {"references": [("Some words.", codes)]}
+    with running(drama) as engine:
+        blocks: list[int] = []
+        read = engine._maker.read_block
+
+        def note(slot: int, rows: torch.Tensor, start: int) -> int:
+            blocks.append(start)
+            return read(slot, rows, start)
+
+        engine._maker.read_block = note  # type: ignore[method-assign]
+        cold = say(engine, TEXTS[0], seed=1, max_frames=20, **voice).result(WAIT)
+        assert blocks[0] == 0
+        blocks.clear()
+        warm = say(engine, TEXTS[0], seed=1, max_frames=20, **voice).result(WAIT)
+        assert (engine.voices.hits, engine.voices.misses) == (1, 1)
+        assert blocks[0] == drama.prompts.build(TEXTS[0], **voice).system_rows
+        plain = say(engine, TEXTS[0], seed=1, max_frames=20).result(WAIT)
+    assert np.array_equal(cold.codes, warm.codes)
+    assert not np.array_equal(cold.codes, plain.codes)
+
+
+def test_without_memory_for_voices_everything_still_works() -> None:
+    with running(shared_drama(), voice_cache_mb=0) as engine:
+        takes = [codes_of(say(engine, TEXTS[0], seed=1)) for _ in range(2)]
+        assert len(engine.voices) == 0
+    assert np.array_equal(takes[0], takes[1])
+
+
+# Overload.
+
+
+def test_more_than_fits_waits_with_a_position_and_is_served_in_order() -> None:
+    with running(shared_drama(), max_streams=1, max_queue=3) as engine:
+        frames = Frames(engine)
+        frames.hold()
+        speaking = say(engine, TEXTS[0], max_frames=None)
+        frames.wait_for_one()
+        waiting = [say(engine, text) for text in TEXTS[1:4]]
+        with pytest.raises(Overloaded, match=r"4 streams are open.*max_streams \+ max_queue"):
+            say(engine, TEXTS[4])
+        frames.allow_until(lambda: [s.queue_position for s in waiting] == [0, 1, 2], "queueing")
+        assert speaking.queue_position is None
+        waiting[0].cancel()
+        frames.allow_until(lambda: [s.queue_position for s in waiting[1:]] == [0, 1], "moving up")
+        say(engine, TEXTS[4]).cancel()  # there is room again
+        frames.free()
+        order = [next(iter(speaking)).stamps.sampled[0]]
+        speaking.cancel()
+        for speech in waiting[1:]:
+            order.append(next(iter(speech)).stamps.sampled[0])
+        assert order == sorted(order)
+
+
+def test_a_cancelled_stream_takes_no_place(engine: Engine) -> None:
+    """Also before the engine has had time to notice."""
+    with running(shared_drama(), max_streams=1, max_queue=1) as engine:
+        frames = Frames(engine)
+        frames.hold()
+        say(engine, TEXTS[0])
+        frames.wait_for_one()
+        for _ in range(10):
+            say(engine, TEXTS[1]).cancel()
+        frames.free()
+
+
+def test_streams_that_would_not_stay_realtime_wait() -> None:
+    with running(shared_drama(), max_streams=4, admit_load=0.5) as engine:
+        frames = Frames(engine)
+        frame = 1 / shared_drama().codec.config.frame_rate
+        frames.hold()
+        first = say(engine, TEXTS[0], max_frames=100)
+        frames.wait_for_one()
+        for streams, load in ((1, 0.2), (2, 0.4), (3, 0.6), (4, 0.8)):
+            engine.costs.step.setdefault(streams, type(engine.costs.block)()).seconds = load * frame
+        for estimate in engine.costs.decode.values():
+            estimate.seconds = 0.0
+        second, third = say(engine, TEXTS[1]), say(engine, TEXTS[2])
+        frames.allow_until(lambda: third.queue_position == 0, "waiting")
+        assert second.queue_position is None
+        frames.free()
+        assert [codes_of(s).shape[1] for s in (first, second, third)] == [100, 8, 8]
+
+
+# asyncio.
+
+
+def test_streams_in_asyncio(engine: Engine) -> None:
+    async def take(number: int) -> int:
+        speech = say(engine, TEXTS[number], seed=number, max_frames=10)
+        count = 0
+        async for chunk in speech:
+            count += chunk.frames
+            await asyncio.sleep(0)
+        return count
+
+    async def scenario() -> list[int]:
+        return await asyncio.gather(*(take(n) for n in range(4)))
+
+    assert asyncio.run(scenario(), debug=True) == [10] * 4
+
+
+def test_a_task_that_is_cancelled_can_cancel_its_stream(engine: Engine) -> None:
+    async def consume(speech: Speech, started: asyncio.Event) -> None:
+        try:
+            async for _ in speech:
+                started.set()
+        finally:
+            speech.cancel()
+
+    async def scenario() -> bool:
+        speech, started = say(engine, TEXTS[0], max_frames=None), asyncio.Event()
+        task = asyncio.create_task(consume(speech, started))
+        await asyncio.wait_for(started.wait(), WAIT)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return (await asyncio.to_thread(speech.result, WAIT)).cancelled
+
+    assert asyncio.run(scenario(), debug=True)
+
+
+# Opening and closing.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"text": ""}, "text is empty"),
+        ({"text": "a", "max_frames": 0}, "max_frames is 0; it must be at least 1"),
+        ({"text": "a", "max_frames": 2.5}, "max_frames is 2.5; it must be a whole number"),
+        ({"text": "a", "seed": 1.0}, "seed is 1.0; it must be a whole number"),
+        ({"text": "a", "seed": "x"}, "seed is 'x'"),
+        ({"text": "a", "temperature": float("nan")}, "temperature is nan"),
+        ({"text": "a", "top_p": 0.0}, "top_p is 0.0"),
+        ({"text": "a", "top_k": 0}, "top_k is 0"),
+        ({"text": "<|im_end|>"}, "structure"),
+    ],
+)
+def test_a_request_that_cannot_be_spoken_is_refused_at_once(
+    engine: Engine, settings: dict, message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        engine.open(SpeechRequest(**settings))
+    assert sum(engine.streams().values()) == 0
+
+
+def test_phases_are_told(engine: Engine) -> None:
+    assert set(engine.streams()) == {"idle", "preparing", "waiting", "prefill", "speaking", "done"}
+    until(lambda: not any(engine.streams().values()))
+    frames = Frames(engine)
+    frames.hold()
+    speech = say(engine, TEXTS[0])
+    frames.wait_for_one()
+    assert engine.streams()["speaking"] == 1
+    frames.free()
+    speech.result(WAIT)
+    until(lambda: not any(engine.streams().values()))
+
+
+def test_close_ends_running_and_waiting_streams() -> None:
+    with running(shared_drama(), max_streams=1) as engine:
+        frames = Frames(engine)
+        speaking = say(engine, TEXTS[0], max_frames=None)
+        waiting = say(engine, TEXTS[1])
+        idle = engine.open(SpeechRequest(final=False))
+        until(lambda: frames.made[speaking] >= 2)
+        engine.close()
+        for speech in (speaking, waiting, idle):
+            with pytest.raises(DeviceError, match="closed"):
+                list(speech)
+            with pytest.raises(DeviceError, match="closed"):
+                speech.result(0)
+        engine.close()  # again
+        with pytest.raises(Overloaded, match="shutting down"):
+            say(engine, TEXTS[0])
+        speaking.cancel()
+        speaking.flush()
+        speaking.finish()
+        with pytest.raises(RequestError, match="ended"):
+            speaking.push_text("More.")
+
+
+def test_close_while_a_prompt_is_being_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    drama = shared_drama()
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(references: object) -> list:
+        entered.set()
+        assert leave.wait(WAIT)
+        return []
+
+    monkeypatch.setattr(drama, "voice", slow)
+    with running(drama) as engine:
+        speech, second = say(engine, TEXTS[0]), say(engine, TEXTS[1])
+        assert entered.wait(WAIT)
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+        for ended in (speech, second):
+            with pytest.raises(DeviceError, match="closed"):
+                ended.result(WAIT)  # although its preparation still runs
+        leave.set()
+        closing.join(WAIT)
+        assert not closing.is_alive()
+
+
+def test_a_drama_that_was_closed_opens_again() -> None:
+    drama = Drama3(
+        shared_drama().model,
+        shared_drama().codec,
+        shared_drama().prompts,
+        shared_drama().sampling,
+        engine_config=EngineConfig(step_mode="eager", context=512),
+    )
+    takes = []
+    for _ in range(2):
+        takes.append(drama.generate(TEXTS[0], seed=1, max_frames=5).codes)
+        drama.close()
+        drama.close()
+    assert np.array_equal(takes[0], takes[1])
+
+
+def test_generate_ends_its_stream_when_the_callback_raises() -> None:
+    drama = rt_drama3.load(small_directory(), device="cpu", dtype="float32")
+
+    def progress(done: int, pieces: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        drama.generate(TEXTS[0], max_frames=2000, progress=progress)
+    until(lambda: not any(drama.engine.streams().values()))
+    assert drama.generate(TEXTS[0], max_frames=3).codes.shape[1] == 3
+    drama.close()
+
+
+def test_leaving_a_stream_early_cancels_it() -> None:
+    drama = rt_drama3.load(small_directory(), device="cpu", dtype="float32")
+    for chunk in drama.stream(TEXTS[0], max_frames=2000):
+        assert chunk.first_frame == 0
+        break
+    until(lambda: not any(drama.engine.streams().values()))
+    drama.close()
+
+
+@pytest.mark.slow
+def test_a_program_may_end_while_a_stream_speaks(tmp_path: Path) -> None:
+    """Without closing anything: no hang, no abort, nothing on stderr."""
+    program = (
+        "import sys, rt_drama3\n"
+        "drama = rt_drama3.load(sys.argv[1], device='cpu')\n"
+        "stream = drama.stream('Hello there. ' * 60)\n"
+        "print(next(stream).frames)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "RT_DRAMA3_STEP_MODE": "eager"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(small_directory())],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
