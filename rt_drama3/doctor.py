@@ -321,10 +321,45 @@ def _device() -> Iterable[Finding]:
         yield Finding("threads", f"1 for small models such as nano, {own} for large ones")
 
 
+def _engine() -> Iterable[Finding]:
+    """The engine's settings in force, and where those that are not defaults come from."""
+    from rt_drama3.engine_config import read_engine_config
+    from rt_drama3.errors import ConfigError
+
+    try:
+        config = read_engine_config()
+    except ConfigError as error:
+        yield Finding("engine", "its settings cannot be used", "failed", str(error))
+        return
+    for setting in fields(config):
+        if setting.name != "origin":
+            value = getattr(config, setting.name)
+            source = config.origin.get(setting.name)
+            shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            if setting.name == "batch_sizes":
+                shown = ", ".join(map(str, config.sizes))
+            yield Finding(f"engine {setting.name}", shown + (f" (from {source})" if source else ""))
+
+
+def _nano_budget() -> Iterable[Finding]:
+    """What a stream of the embedded voice costs; ``model info --plan`` tells it for any."""
+    from rt_drama3 import checkpoint
+    from rt_drama3.budget import plan
+    from rt_drama3.engine_config import EngineConfig
+
+    config = checkpoint.read_config(checkpoint.resolve("nano"))
+    budget = plan(config, dtype="float32", context=EngineConfig().context, all_experts=True)
+    yield Finding(
+        "nano voice",
+        f"{budget.stream / 1e6:.1f} MB per stream, {budget.frame / 1e6:.1f} MB moved per frame "
+        "(others: rt-drama3 model info --plan)",
+    )
+
+
 PROBES: dict[str, dict[str, Probe]] = {
     "machine": {"python": _python, "system": _system, "cpu": _cpu, "memory": _memory},
     "compute": {"torch": _torch, "cuda": _cuda, "compiler": _compiler, "triton": _triton},
     "audio": {"files": _decoder, "speaker": _speaker, "sound server": _sound_server},
     "folders": {"nano voice": _nano, "checkpoints": _hub_cache, "cache": _own_cache},
-    "plan": {"device": _device},
+    "plan": {"device": _device, "engine": _engine, "nano budget": _nano_budget},
 }

@@ -139,6 +139,9 @@ class PackageBuilder:
         self.obstacle: str | None = None
         if sum(p.numel() for p in model.parameters()) > LARGEST_MODEL:
             self.obstacle = "the model is too large for a realtime step on a CPU"
+        elif model.dtype != torch.float32:
+            # Fused operations keep what separate ones round: codes would not be the eager ones.
+            self.obstacle = f"the model is in {model.dtype}; the compiled step is for float32"
         elif not self.ready() and packages.compiler() is None:
             self.obstacle = "there is no C++ compiler; install g++ or clang for a faster step"
 

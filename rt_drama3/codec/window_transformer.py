@@ -59,8 +59,15 @@ class RotaryAngles(nn.Module):
         fold, within = positions // self.FOLD, positions % self.FOLD
         turns = ((fold[..., None] * self.fold_phase) & 0xFFFF_FFFF).float() / 2**32
         angles = within[..., None].float() * self.frequencies + turns * (2 * math.pi)
-        cos, sin = angles.cos(), angles.sin()
-        return cos.to(self.table_dtype).float(), sin.to(self.table_dtype).float()
+        return self._as_stored(angles.cos()), self._as_stored(angles.sin())
+
+    def _as_stored(self, table: Tensor) -> Tensor:
+        """Float32 values rounded as the reference's table is."""
+        if self.table_dtype != torch.bfloat16:
+            return table.to(self.table_dtype).float()
+        # In bits, half to even: a compiler drops a cast that is undone at once, and its rounding.
+        bits = table.view(torch.int32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).view(torch.float32)
 
 
 class WindowLayer(StreamModule):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rt_drama3.config import AttentionShape
+from rt_drama3.model import kernel_ops
 from rt_drama3.model.ops import linear, parameter, rms_norm, rotate
 
 
@@ -93,8 +94,8 @@ class Attention(nn.Module):
             rope: ``[2, B, rotary/2]``.
             keys, values: ``[B, kv_heads, context, head_dim]``; written at ``position``.
             position: int64 ``[B]``.
-            mask: bool ``[B, 1, 1, length]``, true where a key may be seen; ``length`` bounds the
-                part of the cache that is read.
+            mask: bool ``[B, 1, 1, length]``, true up to and with the position; ``length`` bounds
+                the part of the cache that is read.
 
         Returns:
             ``[B, dim]``.
@@ -104,6 +105,9 @@ class Attention(nn.Module):
         keys[stream, :, position] = k
         values[stream, :, position] = v
         length = mask.shape[-1]
+        if kernel_ops.usable(q):
+            attended = kernel_ops.attend(q, keys, values, position, length)
+            return self._merge(attended.flatten(1), gate)
         grouped = q.unflatten(1, (self.shape.kv_heads, -1))  # [B, kv_heads, group, head_dim]
         attended = F.scaled_dot_product_attention(
             grouped, keys[:, :, :length], values[:, :, :length], attn_mask=mask

@@ -1,9 +1,9 @@
 """Sparse mixture of experts with a gated shared expert (architecture notes, 4).
 
-Softmax over all experts in float32, the best k renormalised to sum 1. Which of three equal ways
-computes the experts depends only on sizes: few experts are all evaluated and weighted (cheaper than
-gathering their weights), few rows gather the weights of their experts, many rows are grouped by
-expert.
+Softmax over all experts in float32, the best k renormalised to sum 1. On a GPU kernels read just
+the chosen experts (``kernel_ops``). Elsewhere three equal ways compute them, by sizes alone: few
+experts are all evaluated and weighted (cheaper than gathering their weights), few rows gather the
+weights of their experts, many rows are grouped by expert.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rt_drama3.config import BackboneConfig
+from rt_drama3.model import kernel_ops
 from rt_drama3.model.ops import linear, parameter
 
 FP8_BLOCK = 128
@@ -68,6 +69,8 @@ class MoE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x [N, dim]`` -> ``[N, dim]``."""
+        if kernel_ops.usable(x):
+            return self._with_kernels(x)
         chosen, weights, shared = self.route(x)
         if self.experts <= 2 * self.top and self.gate_up_scale is None:
             routed = self._all_experts(x, chosen, weights)
@@ -75,8 +78,32 @@ class MoE(nn.Module):
             routed = self._gathered(x, chosen, weights)
         else:
             routed = self._grouped(x, chosen, weights)
-        always = linear(swiglu(linear(x, self.shared_gate_up)), self.shared_down)
-        return routed + always * shared.to(x.dtype)
+        return routed + self._shared(x) * shared.to(x.dtype)
+
+    def _shared(self, x: Tensor) -> Tensor:
+        return linear(swiglu(linear(x, self.shared_gate_up)), self.shared_down)
+
+    def _with_kernels(self, x: Tensor) -> Tensor:
+        chosen, weights, shared = kernel_ops.route(linear(x, self.router), self.top)
+        products = kernel_ops.experts(
+            x,
+            chosen,
+            weights,
+            self.gate_up,
+            self.gate_up_scale,
+            self.down,
+            self.down_scale,
+        )
+        if x.shape[0] <= kernel_ops.FEW_ROWS:
+            # One by one, in routing order: eager and compiled then round alike, and a compiler
+            # makes it one pass together with what follows.
+            routed: Tensor = products[:, 0]
+            for slot in range(1, self.top):
+                routed = routed + products[:, slot]
+        else:
+            routed = products.sum(1)
+        total: Tensor = routed + self._shared(x) * shared
+        return total.to(x.dtype)
 
     def _all_experts(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         share = torch.zeros(x.shape[0], self.experts, device=x.device).scatter(1, chosen, weights)
@@ -146,7 +173,8 @@ def dequantize(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tens
     rows, columns = weight.shape[-2:]
     if rows % FP8_BLOCK == 0 and columns % FP8_BLOCK == 0:
         blocks = weight.float().unflatten(-1, (-1, FP8_BLOCK)).unflatten(-3, (-1, FP8_BLOCK))
-        scaled = blocks.mul_(scale.float()[..., :, None, :, None])
-        return scaled.flatten(-4, -3).flatten(-2, -1).to(dtype)
+        blocks.mul_(scale.float()[..., :, None, :, None])
+        whole: Tensor = blocks.flatten(-4, -3).flatten(-2, -1).to(dtype)
+        return whole
     factor = scale.float().repeat_interleave(FP8_BLOCK, -2).repeat_interleave(FP8_BLOCK, -1)
     return (weight.float() * factor[..., :rows, :columns]).to(dtype)

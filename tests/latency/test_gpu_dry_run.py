@@ -1,0 +1,113 @@
+"""``latency.gpu`` without a GPU: every line of it runs, and its exit codes tell the truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from latency import gpu
+from latency.device_bench import Bench
+from latency.gpu_checks import lockstep
+from latency.random_model import random_model
+from latency.sizes import middle, official, tiny
+from rt_drama3.config import SamplingConfig
+from rt_drama3.graph_step import FrameStep
+
+
+@pytest.mark.slow
+def test_dry_run(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    assert gpu.main(["--dry-run", "--batch", "1", "2", "--json", str(path)]) == 0
+    report = json.loads(path.read_text())
+    assert report["failed"] == []
+    assert report["left_out"] == []
+    assert {"torch", "triton", "driver"} <= set(report["environment"])
+    assert report["parity"]["passed"]
+    assert report["company"]["same"]
+    for streams in (1, 2):
+        step = report[f"step of {streams}"]
+        assert step["captured_ms"] > 0
+        assert step["floor_ms"] > 0
+    assert report["step of 1"]["eager_ms"] > 0
+    assert set(report["codec"]) == {"bytes", "1 frames", "2 frames", "4 frames"}
+    assert report["products"]["head"].keys() == {"1", "2", "4", "8"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main([]) == 2
+    assert "--dry-run" in capsys.readouterr().err
+
+
+def sections(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
+    """Replaces every section by its answer, or by one that passes."""
+    for name in dir(gpu):
+        if name.startswith(("check_", "measure_")):
+            answer = found.get(name, {"copy": 1.0})
+
+            def section(*_: Any, answer: Any = answer) -> Any:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+            monkeypatch.setattr(gpu, name, section)
+
+
+def test_a_failed_check_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections(monkeypatch)
+    assert gpu.main(["--dry-run"]) == 0
+    sections(monkeypatch, check_parity={"passed": False})
+    assert gpu.main(["--dry-run"]) == 1
+    assert "failed: parity" in capsys.readouterr().out
+
+
+def test_a_section_that_breaks_does_not_silence_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sections(monkeypatch, measure_codec=RuntimeError("no such kernel"))
+    path = tmp_path / "gpu.json"
+    assert gpu.main(["--dry-run", "--json", str(path)]) == 1
+    report = json.loads(path.read_text())
+    assert report["failed"] == ["codec"]
+    assert "no such kernel" in report["codec"]["error"]
+    assert report["step of 8"] == {"copy": 1.0}
+
+
+def test_what_does_not_fit_the_time_is_left_out_and_named() -> None:
+    bench = Bench(torch.device("cuda"), seconds=10.0)
+    assert bench.time_for("short", 5)
+    assert not bench.time_for("long", 50)
+    assert len(bench.notes) == 1
+    assert bench.notes[0].startswith("long: left out")
+    assert Bench(torch.device("cpu"), seconds=0.0).time_for("dry", 50)
+
+
+def test_lockstep_finds_a_difference_and_goes_on() -> None:
+    model = random_model(tiny(), "cpu", torch.float32, fp8=True)
+    steps = [FrameStep(model, 1, 64, 32) for _ in range(3)]
+    for step in steps:
+        step.model.prefill(torch.ones(4, 4, dtype=torch.int64), step.state, 0)
+        step.configure(0, SamplingConfig(), seed=0)
+
+    def disturbed(streams: int, length: int) -> None:
+        steps[1]._eager(streams, length)
+        if int(steps[1].sampling.frame[0]) == 3:
+            steps[1].output.codes += 1
+            steps[1].state.hidden += 1
+
+    steps[1].use(disturbed)
+    assert lockstep(steps, 6) == {(0, 1): [2], (0, 2): [], (1, 2): [2]}
+
+
+def test_official_sizes() -> None:
+    config = official()
+    assert config.backbone.layers == 40
+    assert config.candidates == 4097
+    for smaller in (middle(), tiny()):
+        assert smaller.candidates == smaller.tower.codebook_size + 1

@@ -1,0 +1,228 @@
+"""Compiled packages: the same codes as eager, built in the background, taken over when idle."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rt_drama3 import packages
+from rt_drama3.checkpoint import load_codec, load_model, make_tiny, read_config
+from rt_drama3.codec import Codec
+from rt_drama3.compiled_codec import CompiledCodec, build_codec, codec_package
+from rt_drama3.compiled_step import CompiledStep, build_step, step_package
+from rt_drama3.config import SamplingConfig
+from rt_drama3.engine_config import EngineConfig
+from rt_drama3.errors import ConfigError
+from rt_drama3.frame_maker import FrameMaker
+from rt_drama3.graph_step import FrameStep
+from rt_drama3.model import SpeechModel
+from rt_drama3.package_builder import PackageBuilder, Recipe
+from rt_drama3.scheduling import Costs
+
+FRAMES = 200
+SETTINGS = {"greedy": SamplingConfig(0, 0), "sampled": SamplingConfig(0.9, 0.8, top_k=40)}
+
+needs_compiler = pytest.mark.skipif(
+    packages.compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[SpeechModel, Codec]:
+    """As small as the topology goes: compiling is most of the time here."""
+    folder = tmp_path_factory.mktemp("packages") / "tiny"
+    settings = {
+        "audio_decoder_config.num_codebooks": 3,
+        "audio_decoder_config.shared_enrichment_layers": 1,
+        "text_config.num_hidden_layers": 2,
+        "text_config.layer_types": ["linear_attention", "full_attention"],
+    }
+    make_tiny(folder, seed=3, settings=settings)
+    cpu = torch.device("cpu")
+    model = load_model(folder, read_config(folder), cpu, torch.float32)
+    return model, load_codec(folder, cpu, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(cache))
+
+
+def built(model: SpeechModel, streams: int) -> None:
+    path = step_package(model.config, model.dtype, streams)
+    if not path.exists():
+        build_step(model.config, model.dtype, streams, path)
+
+
+def start(step: FrameStep, slot: int, seed: int, sampling: SamplingConfig) -> None:
+    rows = torch.zeros(10 + 7 * seed, 1 + step.model.config.num_codebooks, dtype=torch.int64)
+    rows[:, 0] = torch.randint(0, 50, (len(rows),), generator=torch.Generator().manual_seed(seed))
+    with torch.inference_mode():
+        step.state.reset(slot)
+        step.model.prefill(rows, step.state, slot)
+    step.configure(slot, sampling, seed)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SETTINGS.values(), ids=SETTINGS)
+def test_compiled_codes_equal_eager_ones(
+    checkpoint: tuple[SpeechModel, Codec], sampling: SamplingConfig
+) -> None:
+    model, _ = checkpoint
+    built(model, 1)
+    eager, compiled = (FrameStep(model, 1, 512, FRAMES) for _ in range(2))
+    compiled.use(CompiledStep(compiled, (1,)))
+    for step in (eager, compiled):
+        start(step, 0, 1, sampling)
+    for frame in range(FRAMES):
+        for step in (eager, compiled):
+            step.run(1, step.length_for(20 + frame))
+        assert torch.equal(eager.output.codes, compiled.output.codes), f"frame {frame}"
+        assert torch.equal(eager.output.main, compiled.output.main)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_stream_is_the_same_to_the_bit_in_any_batch(
+    checkpoint: tuple[SpeechModel, Codec],
+) -> None:
+    """Others start, pause and end beside it; packages join; lengths change."""
+    model, _ = checkpoint
+    built(model, 1)
+    built(model, 2)
+    sampling = SETTINGS["sampled"]
+    alone, crowd = FrameStep(model, 1, 512, FRAMES), FrameStep(model, 3, 512, FRAMES)
+    alone.use(CompiledStep(alone, (1,)))
+    runner = CompiledStep(crowd, (1,))
+    crowd.use(runner)
+    start(alone, 0, 2, sampling)
+    start(crowd, 0, 2, sampling)
+    for frame in range(60):
+        if frame == 10:
+            start(crowd, 1, 3, sampling)
+        if frame == 20:
+            runner.add(2)
+            start(crowd, 2, 4, sampling)
+        if frame == 35:
+            crowd.activate(1, False)
+        if frame == 50:
+            crowd.release(1)
+        alone.run(1, 256)
+        crowd.run(3, 512 if frame % 2 else 256)
+        assert torch.equal(alone.state.hidden[0], crowd.state.hidden[0]), f"frame {frame}"
+        assert torch.equal(alone.output.codes[0], crowd.output.codes[0])
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_decode_equals_eager(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    model, codec = checkpoint
+    path = codec_package(codec.config, codec.decoder.dtype, 1)
+    if not path.exists():
+        build_codec(codec.config, codec.decoder.dtype, 1, path)
+    compiled = CompiledCodec(codec, (1,))
+    size = codec.config.residual_codebook_size
+    codes = torch.randint(0, size, (1, model.config.num_codebooks, 12))
+    with torch.inference_mode():
+        whole = codec.decode(codes)
+        state = codec.new_state(1)
+        parts = [compiled.decode_step(codes[:, :, i : i + 1], state) for i in range(8)]
+        parts.append(compiled.decode_step(codes[:, :, 8:], state))  # a size without a package
+    assert (torch.cat(parts, 1) - whole).abs().max() <= 1e-5
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_background_build_is_taken_over_when_idle(
+    checkpoint: tuple[SpeechModel, Codec],
+) -> None:
+    model, codec = checkpoint
+    config = EngineConfig(
+        max_streams=1, context=256, codec_batch_frames=1, step_mode="auto", prefill_block=16
+    )
+    maker = FrameMaker(model, codec, config, Costs())
+    builder = PackageBuilder(model, codec, (1,), (1,))
+    builder.start()  # waits for the one that the maker started, or finds it done
+    builder.wait(300)
+    if maker.mode == "eager":  # not when an earlier test had built everything
+        assert not maker.look_for_faster_step(idle=False) or maker.mode == "eager"
+        assert maker.look_for_faster_step(idle=True)
+    assert maker.mode == "compile"
+    assert packages.runner_path().exists()
+
+
+def test_paths_depend_on_everything(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    model, codec = checkpoint
+    config = model.config
+    wider = dataclasses.replace(config, eos=config.eos + 1)
+    paths = {
+        step_package(config, torch.float32, 1),
+        step_package(config, torch.float32, 2),
+        step_package(config, torch.bfloat16, 1),
+        step_package(wider, torch.float32, 1),
+        codec_package(codec.config, torch.float32, 1),
+        packages.package_path("step-1", {}, ("graph_step.py",)),
+        packages.package_path("step-1", {}, ("graph_step.py", "sampling.py")),
+    }
+    assert len(paths) == 7
+    assert step_package(config, torch.float32, 1) in paths
+
+
+def test_a_recipe_survives_json(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    recipe = PackageBuilder(*checkpoint, (1, 2), (1, 2, 4)).recipe
+    again = Recipe.from_json(recipe.to_json())
+    assert again == recipe
+    assert [path for path, _ in again.jobs()] == [path for path, _ in recipe.jobs()]
+    assert next(recipe.jobs())[0] == recipe.step_path(1)
+
+
+def test_without_a_compiler_there_is_an_obstacle(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    builder = PackageBuilder(*checkpoint, (1,), (1,))
+    assert builder.obstacle is not None
+    builder.start()
+    assert not builder.building()
+    with pytest.raises(ConfigError, match=r"C\+\+ compiler.*step mode eager"):
+        builder.wait()
+
+
+def test_a_failure_is_remembered(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    builder = PackageBuilder(*checkpoint, (1,), (1,))
+    if builder.obstacle:
+        pytest.skip("needs a C++ compiler")
+    note = builder.recipe.step_path(1).with_suffix(".failed")
+    note.parent.mkdir(parents=True)
+    note.write_text("Traceback\n  ...\nRuntimeError: no room\n")
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("tried again"))
+    builder.start()
+    with pytest.raises(ConfigError, match="no room"):
+        builder.wait()
+
+
+def test_results_are_not_silently_zero(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    """The fixtures speak at all: equal codes would prove nothing if all were the same."""
+    model, _ = checkpoint
+    step = FrameStep(model, 1, 256, 64)
+    start(step, 0, 1, SETTINGS["sampled"])
+    seen = []
+    for frame in range(30):
+        step.run(1, step.length_for(30 + frame))
+        seen.append(step.output.codes[0].numpy().copy())
+    assert len(np.unique(np.stack(seen), axis=0)) > 10
