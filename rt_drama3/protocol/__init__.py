@@ -1,0 +1,76 @@
+"""The wire: what clients send and get, as bytes in and events out, and the reverse.
+
+No sockets, no tasks, no torch: every limit and every bad input is decided here, and tested so. A
+server owns the sockets and streams; it feeds each message to a session (``NativeSession`` on
+``/v1/stream``, ``FishLiveSession`` on ``/v1/tts/live``), does what the events say, and sends what
+the methods of ``Utterance`` return. docs/protocol.md is the reference for clients.
+"""
+
+from rt_drama3.protocol.events import Cancel, Close, Event, Finish, Flush, Send, Start, Text
+from rt_drama3.protocol.fish_live import FishLiveSession, FishUtterance
+from rt_drama3.protocol.formats import FORMATS, Output, split_audio
+from rt_drama3.protocol.http_bodies import (
+    audio_headers,
+    error_headers,
+    fish_error,
+    openai_error,
+    parse_fish_tts,
+    parse_openai_speech,
+    sse_delta,
+    sse_done,
+    sse_error,
+)
+from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
+from rt_drama3.protocol.native import NativeSession
+from rt_drama3.protocol.native_messages import VERSION, NativeUtterance
+from rt_drama3.protocol.order import Reference, Sampling, SpeechOrder, as_speaker
+from rt_drama3.protocol.refusals import KINDS, Kind, Refused, as_refused
+from rt_drama3.protocol.schema import load_schema
+from rt_drama3.protocol.session import Session, new_request_id
+from rt_drama3.protocol.utterance import Outcome, Sent, StampsLike, State, Utterance
+
+__all__ = [
+    "FORMATS",
+    "KINDS",
+    "VERSION",
+    "Cancel",
+    "Close",
+    "Event",
+    "Finish",
+    "FishLiveSession",
+    "FishUtterance",
+    "Flush",
+    "Kind",
+    "ModelFacts",
+    "NativeSession",
+    "NativeUtterance",
+    "Outcome",
+    "Output",
+    "ProtocolLimits",
+    "Reference",
+    "Refused",
+    "Sampling",
+    "Send",
+    "Sent",
+    "Session",
+    "SpeechOrder",
+    "StampsLike",
+    "Start",
+    "State",
+    "Text",
+    "Utterance",
+    "as_refused",
+    "as_speaker",
+    "audio_headers",
+    "error_headers",
+    "fish_error",
+    "load_schema",
+    "new_request_id",
+    "openai_error",
+    "parse_fish_tts",
+    "parse_openai_speech",
+    "split_audio",
+    "sse_delta",
+    "sse_done",
+    "sse_error",
+]

@@ -1,0 +1,185 @@
+"""HTTP: request bodies of Fish's and OpenAI's speech routes, error bodies, headers and SSE events.
+
+Every parser takes bytes and returns an order, or raises ``Refused``; the error bodies turn that
+into the shape of each API. A body of megabytes (references as base64) takes tens of milliseconds:
+parse it beside the event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rt_drama3.errors import RtDrama3Error
+from rt_drama3.protocol.fields import Fields
+from rt_drama3.protocol.fish_request import SPEEDS, read_request, speed_notices
+from rt_drama3.protocol.formats import negotiate
+from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
+from rt_drama3.protocol.order import Sampling, SpeechOrder, checked_voice, whole_text
+from rt_drama3.protocol.refusals import Refused, as_refused, clean, show
+from rt_drama3.protocol.wire import parse_json, unpack
+
+OPENAI_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
+OPENAI_RATE = 24_000  # raw PCM has this rate to every client; wav follows it
+# Names that OpenAI's clients send on their own, whatever voices a server has.
+OPENAI_VOICES = frozenset(
+    ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer")
+) | {"verse", "marin", "cedar"}
+RETRY_SECONDS = 1  # what a client is told to wait
+
+
+def parse_fish_tts(
+    body: bytes, content_type: str, facts: ModelFacts, limits: ProtocolLimits, model: str = ""
+) -> SpeechOrder:
+    """The body of ``POST /v1/tts``.
+
+    Args:
+        body: TTSRequest.
+        content_type: application/json or application/msgpack, with or without parameters.
+        facts, limits: of the server.
+        model: the ``model`` header.
+
+    Raises:
+        Refused: the body cannot be served.
+    """
+    kind = content_type.split(";")[0].strip().lower()
+    if kind in ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack"):
+        fields = Fields(unpack(body, limits))
+    elif kind in ("application/json", ""):
+        fields = Fields(parse_json(body, limits))
+    else:
+        raise Refused("unsupported_media_type", f"Content-Type is {show(content_type)}.")
+    text = whole_text(fields.text("text", limits.pending_characters))
+    return read_request(fields, text, True, facts, limits, model)
+
+
+def parse_openai_speech(body: bytes, facts: ModelFacts, limits: ProtocolLimits) -> SpeechOrder:
+    """The body of ``POST /v1/audio/speech``.
+
+    Beyond OpenAI's own fields, ``sample_rate``, ``bitrate``, ``seed``, ``temperature`` and
+    ``top_p`` are taken, and ``input`` may be longer than 4096 characters.
+
+    Raises:
+        Refused: the body cannot be served.
+    """
+    fields = Fields(parse_json(body, limits))
+    text = whole_text(fields.text("input", limits.pending_characters))
+    name = fields.choice("response_format", OPENAI_FORMATS, "unsupported_format") or "mp3"
+    rate = fields.integer("sample_rate", 1, 1_000_000)
+    bitrate = fields.integer("bitrate", 1, 10_000_000)
+    default_rate = OPENAI_RATE if name in ("pcm", "wav") else 0
+    instructions = fields.text("instructions", limits.transcript_characters) or None
+    notices = speed_notices(fields.number("speed", *SPEEDS))
+    if instructions:
+        notices += ("instructions are ignored: write directions into the text, as [whispering].",)
+    voice = _openai_voice(fields)
+    return SpeechOrder(
+        text=text,
+        final=True,
+        voices=(voice,) if voice else (),
+        voice_optional=voice in OPENAI_VOICES,
+        output=negotiate(name, rate, bitrate, facts, default_rate),
+        sampling=Sampling(
+            temperature=fields.number("temperature", 0, 10),
+            top_p=fields.number("top_p", 0, 1, above=True),
+            seed=fields.integer("seed", 0, 2**64 - 1),
+        ),
+        sse=fields.choice("stream_format", ("sse", "audio")) == "sse",
+        model=clean(fields.text("model", 256) or ""),
+        instructions=instructions,
+        notices=notices,
+    )
+
+
+def _openai_voice(fields: Fields) -> str | None:
+    """``voice``: a name, or a map with an ``id``."""
+    value = fields.value("voice")
+    if isinstance(value, dict):
+        value = Fields(value, "voice").value("id")
+    return None if value is None or value == "" else checked_voice(fields, "voice", value)
+
+
+def fish_error(error: RtDrama3Error, request_id: str = "") -> tuple[int, dict[str, Any]]:
+    """Status and JSON body of an error on Fish's routes; its SDKs read ``message``."""
+    refused = as_refused(error)
+    return refused.kind.http, {
+        "status": refused.kind.http,
+        "message": refused.message,
+        **_details(refused, request_id),
+    }
+
+
+def openai_error(error: RtDrama3Error, request_id: str = "") -> tuple[int, dict[str, Any]]:
+    """Status and JSON body of an error on OpenAI's routes."""
+    refused = as_refused(error)
+    status = refused.kind.http
+    kind = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}.get(
+        status, "server_error" if status >= 500 else "invalid_request_error"
+    )
+    body = {"message": refused.message, "type": kind, "param": None}
+    return status, {"error": {**body, **_details(refused, request_id)}}
+
+
+def error_headers(error: RtDrama3Error, request_id: str = "") -> dict[str, str]:
+    """Headers of an error's response."""
+    headers = {"X-Request-Id": request_id} if request_id else {}
+    if as_refused(error).kind.retriable:
+        headers["Retry-After"] = str(RETRY_SECONDS)
+    return headers
+
+
+def audio_headers(order: SpeechOrder, request_id: str) -> dict[str, str]:
+    """Headers of a response with audio."""
+    output = order.output
+    headers = {
+        "Content-Type": "text/event-stream" if order.sse else output.content_type(),
+        "X-Request-Id": request_id,
+        "X-Sample-Rate": str(output.sample_rate),
+        "X-Channels": "1",
+    }
+    if output.kind.sample_bytes:
+        headers["X-Bit-Depth"] = str(8 * output.kind.sample_bytes)
+    if order.notices:
+        headers["X-Notice"] = " ".join(order.notices)
+    return headers
+
+
+def sse_delta(audio: bytes) -> bytes:
+    """An event with audio in the response's format."""
+    encoded = base64.b64encode(audio).decode()
+    return _sse({"type": "speech.audio.delta", "audio": encoded})
+
+
+def sse_done(input_tokens: int, output_tokens: int) -> bytes:
+    """The last event.
+
+    Args:
+        input_tokens: of the text.
+        output_tokens: frames of audio.
+    """
+    usage = {
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
+    }
+    return _sse({"type": "speech.audio.done", "usage": usage})
+
+
+def sse_error(error: RtDrama3Error, request_id: str = "") -> bytes:
+    """An error behind the first event, when the status can no longer tell it."""
+    return _sse({"type": "error", **openai_error(error, request_id)[1]})
+
+
+def _sse(message: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(message, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _details(error: Refused, request_id: str) -> dict[str, Any]:
+    details = {
+        "code": error.code,
+        "remedy": error.kind.remedy,
+        "retriable": error.kind.retriable,
+    }
+    return {**details, "request_id": request_id} if request_id else details

@@ -1,0 +1,207 @@
+"""NativeSession: one connection on /v1/stream, message by message, without a socket.
+
+``start`` .. ``done`` as often as the client likes, one utterance at a time; docs/protocol.md tells
+the order of messages, schema/native.json their fields.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rt_drama3.protocol.events import Close, Event, Finish, Send, Start, Text
+from rt_drama3.protocol.fields import Fields
+from rt_drama3.protocol.formats import read_output
+from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
+from rt_drama3.protocol.native_messages import (
+    NOTHING_GENERATED,
+    NOTHING_SENT,
+    VERSION,
+    NativeUtterance,
+    cancelled_message,
+    error_message,
+)
+from rt_drama3.protocol.order import (
+    MOST_DECIBELS,
+    Reference,
+    SpeechOrder,
+    checked_audio,
+    checked_text,
+    read_codes,
+    read_sampling,
+    read_voice,
+    transcript,
+)
+from rt_drama3.protocol.refusals import Refused, show
+from rt_drama3.protocol.session import Session, new_request_id
+from rt_drama3.protocol.text_gate import TextGate
+from rt_drama3.protocol.utterance import State
+from rt_drama3.protocol.wire import pack
+
+QUALITIES = ("low_latency", "high")
+
+
+class NativeSession(Session[NativeUtterance]):
+    """The server's side of one connection on ``/v1/stream``; see ``Session``."""
+
+    _key = "type"
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        limits: ProtocolLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        new_id: Callable[[], str] = new_request_id,
+    ) -> None:
+        super().__init__(facts, limits, clock, new_id)
+        self._late = 0  # messages for an ended utterance that may still come
+        self._handlers = {
+            "start": self._start,
+            "text": self._text,
+            "flush": self._flush,
+            "finish": self._finish,
+            "cancel": self._cancel,
+            "ping": self._ping,
+        }
+
+    def _start(self, fields: Fields) -> list[Event]:
+        # What runs is replaced even when the new start is wrong: the text that follows it was
+        # not meant for the old utterance.
+        events = self._stop_running(answer=True)
+        self._late = 0
+        fields.value("type")
+        try:
+            version = fields.integer("version", 0, 1 << 32)
+            if version not in (None, VERSION):
+                raise Refused(
+                    "unsupported_version",
+                    f"version is {version}; this server speaks {VERSION}.",
+                )
+            order, gate = self._read_order(fields)
+        except Refused as error:
+            self._late = self._limits.late_messages
+            return [*events, *self._refuse(error, "utterance")]
+        self._budget.forgive()
+        self._utterance = NativeUtterance(
+            self._new_id(),
+            order,
+            self._facts,
+            self._limits,
+            self._clock,
+            self._when_ended,
+            fields.unknown(),
+        )
+        self._utterance.text = gate
+        return [*events, Start(self._utterance)]
+
+    def _text(self, fields: Fields) -> list[Event]:
+        text = fields.text("text", self._limits.message_characters)
+        if text is None:
+            raise fields.refuse("text", "a string is needed")
+        running = self._running()
+        if running is None:
+            if self._late:
+                self._late -= 1
+                return []
+            raise Refused("out_of_order", "text came without a start.")
+        if running.state is State.FINISHING:
+            raise Refused("out_of_order", "text came after finish.")
+        passed = running.text.push(text)
+        return [Text(running, passed)] if passed else []
+
+    def _finish(self, fields: Fields) -> list[Event]:
+        running = self._running()
+        if running is None:
+            if self._late:
+                self._late = 0
+                return []
+            raise Refused("out_of_order", "finish came without a start.")
+        if running.state is State.FINISHING:
+            return []
+        running.state = State.FINISHING
+        events = self._rest(running)
+        return events if self._closed else [*events, Finish(running)]
+
+    def _cancel(self, fields: Fields) -> list[Event]:
+        events = self._stop_running(answer=True)
+        if events:
+            return events
+        last = self._utterance.id if self._utterance else None
+        return [Send(pack(cancelled_message(last, NOTHING_GENERATED, NOTHING_SENT)))]
+
+    def _ping(self, fields: Fields) -> list[Event]:
+        data = fields.value("data")
+        if data is not None and not (isinstance(data, str) and len(data) <= 64):
+            data = fields.integer("data", 0, (1 << 63) - 1)
+        now = round(1e3 * self._clock(), 3)
+        return [Send(pack({"type": "pong", "data": data, "server_ms": now}))]
+
+    def _when_ended(self, was_open: bool) -> None:
+        self._late = self._limits.late_messages if was_open else 0
+
+    def _unknown(self, kind: object) -> list[Event]:
+        known = ", ".join(self._handlers)
+        raise Refused("unknown_type", f"type is {show(kind)}; known: {known}.")
+
+    def _refuse(self, error: Refused, scope: str = "message") -> list[Event]:
+        if not self._budget.take_error():
+            return self.close("too_many_errors", f"the last one: {error.message}")
+        running = self._running()
+        said = error_message(error, scope, running.id if running else None)
+        return [Send(pack(said))]
+
+    def _fail(self, utterance: NativeUtterance, error: Refused) -> list[Event]:
+        said = error_message(error, "utterance", utterance.id)
+        return [*self._stop_running(), Send(pack(said))]
+
+    def _end_connection(self, error: Refused) -> list[Event]:
+        running = self._running()
+        events = self._stop_running()
+        self._closed = True
+        said = error_message(error, "connection", running.id if running else None)
+        return [*events, Send(pack(said)), Close(error.kind.close, error.code)]
+
+    def _read_order(self, fields: Fields) -> tuple[SpeechOrder, TextGate]:
+        gate = TextGate(self._limits)
+        text = fields.text("text", self._limits.pending_characters) or ""
+        final = fields.flag("final")
+        if not final:
+            text = gate.push(text)
+        elif text.strip():
+            checked_text(text)
+        voice = read_voice(fields, "voice")
+        order = SpeechOrder(
+            text=text,
+            final=final,
+            voices=(voice,) if voice else (),
+            references=self._references(fields, "references"),
+            history=self._references(fields, "history"),
+            output=read_output(fields, self._facts, "pcm"),
+            quality=fields.choice("quality", QUALITIES) or QUALITIES[0],
+            gain_db=fields.number("gain_db", -MOST_DECIBELS, MOST_DECIBELS) or 0.0,
+            sampling=read_sampling(fields),
+            max_seconds=fields.number("max_seconds", 0, self._limits.max_seconds, above=True),
+            timings=fields.flag("timings"),
+            take=fields.flag("take"),
+        )
+        return order, gate
+
+    def _references(self, fields: Fields, name: str) -> tuple[Reference, ...]:
+        """Clips as audio or codes; turns of the history as codes alone."""
+        return tuple(
+            self._reference(entry, name == "references")
+            for entry in fields.maps(name, self._limits.references)
+        )
+
+    def _reference(self, entry: Fields, audio_too: bool) -> Reference:
+        text = transcript(entry, self._limits)
+        audio = entry.value("audio") if audio_too else None
+        codes = entry.value("vq_codes")
+        if codes is not None and audio is not None:
+            raise Refused("bad_reference", "a reference has audio and vq_codes; send one of them.")
+        if codes is not None or not audio_too:
+            return read_codes(entry, text, self._facts, self._limits)
+        if not isinstance(audio, bytes):
+            wanted = "the bytes of an audio file (bin), or vq_codes, are needed"
+            raise entry.refuse("audio", wanted, "bad_reference")
+        return Reference(text, audio=checked_audio(audio, self._limits))

@@ -1,0 +1,246 @@
+"""SpeechOrder: what a client wants spoken, whichever dialect it asked in, checked and complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rt_drama3.errors import RequestError
+from rt_drama3.protocol.fields import Fields
+from rt_drama3.protocol.formats import Output
+from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
+from rt_drama3.protocol.refusals import Refused
+from rt_drama3.text import check_text, has_speech
+
+# A voice is looked up by its name; no name can be mistaken for a path.
+_VOICE = re.compile(r"[^\W_][\w .:@+-]{0,127}")
+_SPEAKER_TAG = re.compile(r"\s*<\|speaker:")
+LARGEST_SEED = 2**64 - 1
+MOST_DECIBELS = 20.0
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A clip to follow, or an earlier turn: audio or codes, with its text.
+
+    Attributes:
+        text: what is said in it.
+        audio: an audio file in memory; None where there are codes.
+        codes: int64 ``[num_codebooks, frames]``, not yet checked against the codebooks' sizes.
+    """
+
+    text: str
+    audio: bytes | None = field(default=None, repr=False)
+    codes: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+
+    @property
+    def source(self) -> tuple[str, bytes | npt.NDArray[np.int64] | None]:
+        """As the engine's requests want it."""
+        return self.text, self.codes if self.audio is None else self.audio
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw; the names are those of the engine's request, None takes its default."""
+
+    temperature: float | None = None
+    head_temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_aware: bool = True
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class SpeechOrder:
+    """What to say and how.
+
+    Attributes:
+        text: what is known of the text.
+        final: whether that is all of it; otherwise more comes in events.
+        voices: names of stored voices; voice n speaks as speaker n.
+        voice_optional: clients send this name without being asked (a stock voice of OpenAI, an id
+            of Fish's cloud): where no such voice is stored, the default voice speaks.
+        references: clips to follow, beside or instead of voices.
+        history: earlier turns, with codes.
+        output: format, rate and bit rate.
+        quality: of the resampler, "low_latency" or "high".
+        gain_db: louder or softer.
+        sampling: how to draw.
+        max_seconds: ends the speech after so much audio; None leaves it to the engine.
+        timings: wants time stamps with the audio.
+        take: wants the codes at the end.
+        sse: wants server-sent events (OpenAI).
+        model: name that the client gave, for logs.
+        instructions: how to speak, in words.
+        notices: what was ignored, in words for the client's developer.
+    """
+
+    text: str = ""
+    final: bool = False
+    voices: tuple[str, ...] = ()
+    voice_optional: bool = False
+    references: tuple[Reference, ...] = ()
+    history: tuple[Reference, ...] = ()
+    output: Output = field(default_factory=Output)
+    quality: str = "low_latency"
+    gain_db: float = 0.0
+    sampling: Sampling = field(default_factory=Sampling)
+    max_seconds: float | None = None
+    timings: bool = False
+    take: bool = False
+    sse: bool = False
+    model: str = ""
+    instructions: str | None = None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def silent(self) -> bool:
+        """All of the text is known and nothing in it can be spoken: answer without audio."""
+        return self.final and not has_speech(self.text)
+
+    def max_frames(self, facts: ModelFacts) -> int | None:
+        """``max_seconds`` in frames."""
+        if self.max_seconds is None:
+            return None
+        return max(1, round(self.max_seconds / facts.frame_seconds))
+
+    def settings(self, facts: ModelFacts) -> Mapping[str, Any]:
+        """Keywords of the engine's ``SpeechRequest``, but for the references."""
+        return {
+            "text": self.text,
+            "final": self.final,
+            "history": tuple(turn.source for turn in self.history),
+            "max_frames": self.max_frames(facts),
+            **vars(self.sampling),
+        }
+
+
+def read_sampling(fields: Fields) -> Sampling:
+    """The fields of ``Sampling``.
+
+    Raises:
+        Refused: ``bad_field``.
+    """
+    return Sampling(
+        temperature=fields.number("temperature", 0, 10),
+        head_temperature=fields.number("head_temperature", 0, 10),
+        top_p=fields.number("top_p", 0, 1, above=True),
+        top_k=fields.integer("top_k", 1, 1_000_000),
+        repetition_aware=fields.flag("repetition_aware", True),
+        seed=fields.integer("seed", 0, LARGEST_SEED),
+    )
+
+
+def read_voice(fields: Fields, name: str) -> str | None:
+    """The name of a stored voice.
+
+    Raises:
+        Refused: ``bad_field``.
+    """
+    value = fields.value(name)
+    return None if value is None or value == "" else checked_voice(fields, name, value)
+
+
+def checked_voice(fields: Fields, name: str, value: object) -> str:
+    """A voice's name, from a field or an entry of one.
+
+    Raises:
+        Refused: ``bad_field``.
+    """
+    if not isinstance(value, str) or not _VOICE.fullmatch(value):
+        raise fields.refuse(
+            name,
+            "a voice's name has up to 128 letters, digits, spaces and . : @ + - _, a letter or "
+            "digit first",
+        )
+    return value
+
+
+def transcript(fields: Fields, limits: ProtocolLimits) -> str:
+    """The ``text`` that belongs to a clip or to codes.
+
+    Raises:
+        Refused: ``bad_reference``: it is missing or cannot be used.
+    """
+    text = fields.text("text", limits.transcript_characters)
+    if text is None:
+        raise fields.refuse("text", "what is said in the clip is needed", "bad_reference")
+    return checked_text(text, "the transcript of a reference", "bad_reference")
+
+
+def read_codes(fields: Fields, text: str, facts: ModelFacts, limits: ProtocolLimits) -> Reference:
+    """A clip as ``vq_codes``: uint16 little-endian, ``[num_codebooks, frames]`` row by row.
+
+    Raises:
+        Refused: ``bad_reference``.
+    """
+    data = fields.value("vq_codes")
+    if not isinstance(data, bytes):
+        raise fields.refuse("vq_codes", "bin is needed", "bad_reference")
+    frames, rest = divmod(len(data), 2 * facts.num_codebooks)
+    if rest or not frames:
+        raise Refused(
+            "bad_reference",
+            f"vq_codes has {len(data)} bytes; {facts.num_codebooks} codes of 2 bytes per frame "
+            "are needed.",
+        )
+    seconds = frames * facts.frame_seconds
+    if seconds > limits.reference_seconds:
+        raise Refused(
+            "bad_reference",
+            f"vq_codes lasts {seconds:.1f} s; at most {limits.reference_seconds:g} s may be.",
+        )
+    codes = np.frombuffer(data, "<u2").reshape(facts.num_codebooks, frames).astype(np.int64)
+    return Reference(text, codes=codes)
+
+
+def checked_audio(data: bytes, limits: ProtocolLimits) -> bytes:
+    """A clip's bytes, within bounds; whether they are audio is found when they are decoded.
+
+    Raises:
+        Refused: ``bad_reference``.
+    """
+    if not data:
+        raise Refused("bad_reference", "the audio of a reference is empty.")
+    if len(data) > limits.reference_bytes:
+        raise Refused(
+            "bad_reference",
+            f"the audio of a reference has {len(data)} bytes; at most {limits.reference_bytes} "
+            "may be.",
+        )
+    return data
+
+
+def checked_text(text: str, what: str = "text", code: str = "bad_text") -> str:
+    """The text, unless the prompt cannot carry it.
+
+    Raises:
+        Refused: with ``code``.
+    """
+    try:
+        check_text(text, what)
+    except RequestError as error:
+        raise Refused(code, str(error)) from None
+    return text
+
+
+def whole_text(text: str | None) -> str:
+    """The text of a request that brings all of it at once.
+
+    Raises:
+        Refused: ``bad_text``: missing, empty, or not speakable.
+    """
+    if text is None or not text.strip():
+        raise Refused("bad_text", "text is empty. Give it at least one word.")
+    return checked_text(text)
+
+
+def as_speaker(text: str, speaker: int) -> str:
+    """A transcript as that speaker's, unless it names its speaker itself."""
+    return text if _SPEAKER_TAG.match(text) else f"<|speaker:{speaker}|> {text}"

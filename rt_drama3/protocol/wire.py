@@ -1,0 +1,169 @@
+"""Bytes to maps and back: MessagePack and JSON, safe to feed with anything.
+
+Both decoders allocate by what a message claims and holds, and a few bytes can claim or hold a lot
+(an array of 2^32 - 1 values, a million empty maps). So every MessagePack message is first walked
+over without allocating anything, which bounds the number of values and their nesting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import msgpack
+
+from rt_drama3.protocol.limits import ProtocolLimits
+from rt_drama3.protocol.refusals import Refused, show
+
+# By first byte: bytes of the length field, what one unit of length is worth in bytes of payload
+# and in values inside, and a fixed payload. From the MessagePack specification.
+_SHAPES: dict[int, tuple[int, int, int, int]] = {
+    **{head: (0, 0, 0, 0) for head in (0xC0, 0xC2, 0xC3)},  # nil, false, true
+    0xC4: (1, 1, 0, 0), 0xC5: (2, 1, 0, 0), 0xC6: (4, 1, 0, 0),  # bin
+    0xCA: (0, 0, 0, 4), 0xCB: (0, 0, 0, 8),  # float
+    0xCC: (0, 0, 0, 1), 0xCD: (0, 0, 0, 2), 0xCE: (0, 0, 0, 4), 0xCF: (0, 0, 0, 8),  # uint
+    0xD0: (0, 0, 0, 1), 0xD1: (0, 0, 0, 2), 0xD2: (0, 0, 0, 4), 0xD3: (0, 0, 0, 8),  # int
+    0xD9: (1, 1, 0, 0), 0xDA: (2, 1, 0, 0), 0xDB: (4, 1, 0, 0),  # str
+    0xDC: (2, 0, 1, 0), 0xDD: (4, 0, 1, 0),  # array
+    0xDE: (2, 0, 2, 0), 0xDF: (4, 0, 2, 0),  # map
+}  # fmt: skip
+# What JSON needs beside text: the same bound as ``items``, without a walk in Python.
+_JSON_MARKS = (b"[", b"{", b",")
+
+
+def pack(message: Mapping[str, Any]) -> bytes:
+    """One message as MessagePack; bytes become bin, text becomes str."""
+    packed: bytes = msgpack.packb(message, use_bin_type=True)
+    return packed
+
+
+def unpack(data: bytes | bytearray | memoryview | str, limits: ProtocolLimits) -> dict[str, Any]:
+    """One incoming MessagePack message.
+
+    Args:
+        data: payload of a WebSocket message (str for a text message) or an HTTP body.
+        limits: for its size.
+
+    Raises:
+        Refused: ``too_large``, ``too_complex``, or ``bad_message`` for anything that is not one
+            whole map with text keys that occur once.
+    """
+    if isinstance(data, str):
+        raise Refused("bad_message", "the message is text; messages are binary MessagePack.")
+    _check_size(len(data), limits)
+    message = bytes(data)
+    _check_shape(message, limits)
+    try:
+        found = msgpack.unpackb(message, object_pairs_hook=_as_map)
+    except UnicodeDecodeError:
+        raise Refused("bad_message", "the message has a string that is not UTF-8.") from None
+    except ValueError:  # what is left: a key that is neither text nor bytes
+        raise Refused("bad_message", "the message has a map key that is not text.") from None
+    if not isinstance(found, dict):
+        raise Refused("bad_message", f"the message is {show(found)}, not a map.")
+    return found
+
+
+def parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) -> dict[str, Any]:
+    """A JSON body that must be an object.
+
+    Raises:
+        Refused: ``too_large``, ``too_complex`` or ``bad_message``.
+    """
+    _check_size(len(body), limits)
+    data = bytes(body)
+    # Commas and brackets occur in text too, so text of the largest size must pass.
+    if sum(map(data.count, _JSON_MARKS)) > limits.items + limits.pending_characters:
+        raise Refused("too_complex", "the body has too many brackets and commas.")
+    try:
+        text = data.decode("utf-8-sig")  # json itself would let halves of surrogate pairs in
+        found = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_as_map)
+    except UnicodeDecodeError:
+        raise Refused("bad_message", "the body is not UTF-8.") from None
+    except RecursionError:
+        raise Refused("too_complex", "the body is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise Refused("bad_message", f"the body is not JSON: {error}.") from None
+    except ValueError:  # Python limits the digits of an integer
+        raise Refused("bad_message", "the body has a number of too many digits.") from None
+    if not isinstance(found, dict):
+        raise Refused("bad_message", f"the body is {show(found)}, not an object.")
+    return found
+
+
+def _check_size(size: int, limits: ProtocolLimits) -> None:
+    if size > limits.message_bytes:
+        raise Refused(
+            "too_large", f"the message has {size} bytes; at most {limits.message_bytes} may be."
+        )
+
+
+def _check_shape(data: bytes, limits: ProtocolLimits) -> None:
+    """Walks over the message: whole, within the limits, and of types that are used."""
+    end, place, items = len(data), 0, 0
+    to_come = [1]  # values still to come, outer containers first
+    while to_come:
+        if not to_come[-1]:
+            to_come.pop()
+            continue
+        to_come[-1] -= 1
+        if place >= end:
+            raise Refused("bad_message", f"the message is cut short after {end} bytes.")
+        items += 1
+        if items > limits.items:
+            raise Refused("too_complex", f"the message has more than {limits.items} values.")
+        payload, inside, place = _value(data, place)
+        place += payload
+        if place + inside > end:
+            raise Refused(
+                "bad_message",
+                f"the message is cut short: a value announces more than the {end} bytes there are.",
+            )
+        if inside:
+            to_come.append(inside)
+            if len(to_come) - 1 > limits.nesting:
+                raise Refused(
+                    "too_complex", f"the message is nested more than {limits.nesting} deep."
+                )
+    if place != end:
+        raise Refused("bad_message", f"{end - place} bytes follow the end of the message.")
+
+
+def _value(data: bytes, place: int) -> tuple[int, int, int]:
+    """Bytes of payload, values inside, and where the payload begins, of the value at a place."""
+    head = data[place]
+    place += 1
+    if head < 0x80 or head >= 0xE0:  # small integers
+        return 0, 0, place
+    if head < 0x90:  # map
+        return 0, 2 * (head & 15), place
+    if head < 0xA0:  # array
+        return 0, head & 15, place
+    if head < 0xC0:  # str
+        return head & 31, 0, place
+    shape = _SHAPES.get(head)
+    if shape is None:
+        raise Refused(
+            "bad_message",
+            f"byte 0x{head:02x} at {place - 1}: extension types (timestamps, too) are not used.",
+        )
+    field, worth, values, fixed = shape
+    # A field that is cut short reads as a smaller number; the place behind it tells.
+    length = int.from_bytes(data[place : place + field], "big")
+    return fixed + worth * length, values * length, place + field
+
+
+def _as_map(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if not isinstance(key, str):
+            raise Refused("bad_message", "the message has a map key that is not text.")
+        if key in found:
+            raise Refused("bad_message", f"the key {show(key)} occurs twice in one map.")
+        found[key] = value
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise Refused("bad_message", f"the body has {name}, which is not JSON.")

@@ -1,0 +1,133 @@
+"""The examples of docs/protocol.md: made by the sessions, checked and rewritten by these lines.
+
+``python -m tests.protocol.examples`` writes them into the page anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from rt_drama3.errors import Overloaded
+from rt_drama3.protocol import Outcome, Send
+from tests.protocol.tools import as_json, fish, native
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+WIDTH = 100
+MARK = re.compile(r"(?<=<!-- example: )(\w+ \w+)( -->\n\n```text\n)(.*?)(?=```)", re.DOTALL)
+PCM = np.array([0, 1, -1, 257], "<i2").tobytes()
+
+
+@dataclass(frozen=True)
+class Stamps:
+    accepted: float = 100.0
+    prefilled: float = 100.0042
+    sampled: tuple[float, float] = (100.011, 100.011)
+    decoded: float = 100.0145
+
+
+def examples() -> dict[str, bytes]:
+    """One message of every type, by dialect and name."""
+    return {f"native {name}": data for name, data in native_examples().items()} | {
+        f"fish {name}": data for name, data in fish_examples().items()
+    }
+
+
+def native_examples() -> dict[str, bytes]:
+    client = native()
+    found: dict[str, bytes] = {}
+
+    def send(message: dict[str, Any]) -> None:
+        data = msgpack.packb(message)
+        found.setdefault(message["type"], data)
+        hear([event.data for event in client.send(data) if isinstance(event, Send)])
+
+    def hear(messages: list[bytes]) -> None:
+        for data in messages:
+            found.setdefault(msgpack.unpackb(data)["type"], data)
+
+    start = {"type": "start", "version": 1, "voice": "anna", "sample_rate": 16_000, "seed": 7}
+    send({**start, "timings": True, "take": True, "speed": 2})
+    utterance = client.utterance
+    hear(utterance.ready("anna"))
+    hear(utterance.queued(1))
+    send({"type": "text", "text": "Hello there. "})
+    send({"type": "flush"})
+    send({"type": "ping", "data": 5})
+    hear(utterance.segment(0, "Hello there.", 0))
+    client.clock.now = 100.015
+    hear(utterance.audio(PCM, len(PCM) // 2, Stamps()))
+    send({"type": "finish"})
+    timings = {"prefill_ms": 3.1, "frame_ms": 6.2, "codec_ms": 3.3, "rtf": 0.27}
+    codes = np.arange(10).reshape(10, 1)
+    hear(utterance.done(Outcome(1, 7, True, 1, timings, codes)))
+    send({"type": "start"})
+    send({"type": "cancel"})
+    found["cancelled"] = msgpack.packb(client.last())
+    client.send({"type": "start"})
+    error = Overloaded("20 streams are open and at most 20 may be.")
+    events = client.session.fail(client.utterance, error)
+    hear([event.data for event in events if isinstance(event, Send)])
+    return found
+
+
+def fish_examples() -> dict[str, bytes]:
+    client = fish()
+    found: dict[str, bytes] = {}
+    request = {"text": "", "format": "pcm", "sample_rate": 16_000, "prosody": {"speed": 1.1}}
+    messages = [
+        {"event": "start", "request": request},
+        {"event": "text", "text": "Hello there. "},
+        {"event": "flush"},
+        {"event": "text", "text": "<|im_end|>"},
+        {"event": "stop"},
+    ]
+    for message in messages:
+        data = msgpack.packb(message)
+        found.setdefault(message["event"], data)
+        for event in client.send(data):
+            if isinstance(event, Send):
+                found["error"] = event.data
+    found["warning"] = client.utterance.ready()[0]
+    found["audio"] = client.utterance.audio(PCM, len(PCM) // 2)[0]
+    client.clock.now = 101.25
+    found["finish"] = fish_finish()
+    found["failure"] = client.utterance.done(Outcome())[0]
+    return found
+
+
+def fish_finish() -> bytes:
+    client = fish()
+    client.send({"event": "start", "request": {}})
+    client.send({"event": "stop"})
+    client.clock.now = 101.25
+    data: bytes = client.utterance.done(Outcome())[0]
+    return data
+
+
+def written(data: bytes) -> str:
+    """A message as the page has it: as JSON, and in hexadecimal."""
+    message = as_json(msgpack.unpackb(data))
+    lines = [""]
+    for field in re.split(r'(?<=, )(?=["{])', json.dumps(message, ensure_ascii=False)):
+        if len(lines[-1]) + len(field) > WIDTH:
+            lines.append(" ")
+        lines[-1] += field
+    rows = [data[at : at + 32].hex(" ") for at in range(0, len(data), 32)]
+    return "\n".join([*(line.rstrip() for line in lines), "", *rows]) + "\n"
+
+
+def rewritten(page: str) -> str:
+    """The page with every example as it should be."""
+    found = examples()
+    return MARK.sub(lambda mark: mark[1] + mark[2] + written(found[mark[1]]), page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
