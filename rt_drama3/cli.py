@@ -1,4 +1,4 @@
-"""The command line: speak, model info, model make-tiny, doctor.
+"""The command line: speak, serve (in cli_serve), model info, model make-tiny, doctor.
 
 Heavy imports wait until a command runs, so that ``--help`` answers at once.
 """
@@ -28,9 +28,11 @@ from rich.progress import (
 from rich.table import Table
 
 from rt_drama3 import __version__
+from rt_drama3.cli_serve import serve
 from rt_drama3.errors import RequestError, RtDrama3Error
 
 if TYPE_CHECKING:
+    from rt_drama3.budget import Budget
     from rt_drama3.checkpoint import CheckpointInfo
     from rt_drama3.speech import Speech, SpeechSummary
 
@@ -43,6 +45,7 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Look at checkpoints and make tiny ones.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.command()(serve)
 
 console = Console(stderr=True)  # stdout is for results only
 
@@ -254,18 +257,72 @@ def _standard_input() -> str:
 def model_info(
     path: Annotated[str, typer.Argument(help="nano, a checkpoint folder, or a hub id.")] = "nano",
     revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Also: bytes per stream and frame, and the floor.")
+    ] = False,
+    streams: Annotated[int, typer.Option(min=1, help="Streams that --plan counts.")] = 1,
+    dtype: Annotated[str, typer.Option(help="Dtype that --plan counts with.")] = "bfloat16",
+    bandwidth: Annotated[
+        float, typer.Option(min=0.001, help="Memory bandwidth for --plan, GB/s.")
+    ] = 1000.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Tells what a checkpoint holds, and what it lacks, without loading its weights."""
     from rt_drama3 import checkpoint
 
-    info = checkpoint.inspect(checkpoint.resolve(path, revision))
+    folder = checkpoint.resolve(path, revision)
+    info = checkpoint.inspect(folder)
+    budget = _budget(folder, streams, dtype) if plan else None
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(info), default=str))
+        facts = dataclasses.asdict(info)
+        if budget is not None:
+            facts["plan"] = {
+                **dataclasses.asdict(budget),
+                "floor_ms": budget.floor_ms(bandwidth * 1e9),
+            }
+        typer.echo(json.dumps(facts, default=str))
     else:
         Console().print(_info_table(info))
+        if budget is not None:
+            Console().print(_plan_table(budget, bandwidth))
     if info.problems:
         raise typer.Exit(1)
+
+
+def _budget(folder: Path, streams: int, dtype: str) -> Budget:
+    from rt_drama3 import checkpoint
+    from rt_drama3.budget import plan
+    from rt_drama3.engine_config import read_engine_config
+
+    config, engine = checkpoint.read_config(folder), read_engine_config()
+    return plan(
+        config,
+        dtype=dtype,
+        fp8=config.fp8_experts and dtype != "float32",
+        context=engine.context,
+        streams=streams,
+    )
+
+
+def _plan_table(budget: Budget, bandwidth: float) -> Table:
+    """A budget as lines for people."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    mega = 1e6
+    table.add_row("weights", f"{budget.weights / mega:,.1f} MB")
+    table.add_row("per stream", f"{budget.stream / mega:,.1f} MB of state")
+    table.add_row("resident", f"{budget.resident / mega:,.1f} MB with {budget.streams} streams")
+    table.add_row(
+        "per frame",
+        f"{budget.frame / mega:,.1f} MB moved: dense {budget.dense / mega:,.1f}, "
+        f"experts {budget.experts / mega:,.1f}, cache {budget.cached / mega:,.1f}, "
+        f"DeltaNet state {budget.recurrent / mega:,.1f}",
+    )
+    table.add_row(
+        "floor", f"{budget.floor_ms(bandwidth * 1e9):.3f} ms a frame at {bandwidth:g} GB/s"
+    )
+    return table
 
 
 def _info_table(info: CheckpointInfo) -> Table:

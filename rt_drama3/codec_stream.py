@@ -149,10 +149,10 @@ class CodecWorker:
 
     def close(self) -> None:
         """Finishes what was submitted and ends the thread."""
-        if self._thread is not None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._queue.put((float("inf"), next(self._count), None))
-            self._thread.join()
-            self._thread = None
+            thread.join()
 
     def _work(self, started: threading.Event) -> None:
         # Small decodes are fastest on one compute thread. The count is this thread's own, but torch

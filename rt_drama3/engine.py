@@ -302,6 +302,7 @@ class Engine:
         cap = frame_cap(piece, self._codec.config.frame_rate)
         prompt = self._prompt(stream, piece, cap)
         stream.segments.append((piece, stream.frames))
+        stream.speech.begin(piece, stream.frames)
         stream.voice_key = voice_key(prompt.rows[: prompt.system_rows])
         stream.rows = torch.from_numpy(prompt.rows).to(self._drama.model.device)
         stream.system_rows, stream.read = prompt.system_rows, 0

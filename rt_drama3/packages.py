@@ -66,6 +66,7 @@ def package_path(name: str, facts: Any, sources: Sequence[str]) -> Path:
     return folder() / key / f"{name}.pt2"
 
 
+@functools.cache
 def cpu_name() -> str:
     """The processor's model name, as well as the system tells it."""
     try:

@@ -69,6 +69,10 @@ class PromptBuilder:
         fixed = (_SYSTEM, _TASK, _TASK_WITH_REFERENCES, _USER, _VOICE, _END)
         self._fixed = {segment: self._text_rows(segment) for segment in fixed}
 
+    def text_tokens(self, text: str) -> int:
+        """How many tokens a text has by itself."""
+        return len(self._tokenizer.encode(text).ids)
+
     def build(
         self,
         text: str,

@@ -173,6 +173,7 @@ class Speech:
         self._cancelled = False
         self._position: int | None = None
         self._pieces = 0
+        self._segments: list[tuple[str, int]] = []
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
     # What the client calls.
@@ -211,6 +212,11 @@ class Speech:
     def pieces(self) -> int:
         """Pieces of text known so far, spoken or not."""
         return self._pieces
+
+    @property
+    def segments(self) -> tuple[tuple[str, int], ...]:
+        """The pieces of text begun so far, each with the frame it begins at."""
+        return tuple(self._segments)
 
     @property
     def ended(self) -> bool:
@@ -267,6 +273,22 @@ class Speech:
             assert self._summary is not None
             return self._summary
 
+    async def summary(self) -> SpeechSummary:
+        """``result`` for asyncio; call it when the iteration is over.
+
+        Raises:
+            RtDrama3Error: what ended the stream, if that was an error.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._ended:
+                    break
+                waiter = loop.create_future()
+                self._waiter = (loop, waiter)
+            await waiter
+        return self.result(0)
+
     # What the engine calls.
 
     def deliver(self, chunk: AudioChunk) -> bool:
@@ -291,6 +313,10 @@ class Speech:
     def count(self, pieces: int) -> None:
         """Tells the client how many pieces its text has."""
         self._pieces = pieces
+
+    def begin(self, text: str, first_frame: int) -> None:
+        """Tells the client which piece of its text comes next."""
+        self._segments.append((text, first_frame))
 
     def place(self, position: int | None) -> None:
         """Tells the client where it stands in the queue."""

@@ -1,0 +1,83 @@
+"""``rt-drama3 serve``: the server from the command line.
+
+Heavy imports wait until it runs, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rt_drama3.drama3 import Drama3
+
+
+def serve(
+    model: Annotated[
+        str, typer.Option(help="nano, a checkpoint folder, or a hub id (fishaudio/drama-3).")
+    ] = "nano",
+    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; default: what fits.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; default: what is fastest.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="0 picks a free one; default 8035.")] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="Open the server to holders of this key; repeatable.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without a key.")
+    ] = False,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Web pages from here may call; repeatable, * is any.")
+    ] = None,
+    data_folder: Annotated[Path | None, typer.Option(help="Where named voices are kept.")] = None,
+    max_streams: Annotated[
+        int | None, typer.Option(help="Streams that speak at the same time.")
+    ] = None,
+    step_mode: Annotated[
+        str | None, typer.Option(help="auto, eager, compile or cudagraph.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML with [server], [limits] and [engine].")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serves speech over WebSocket and HTTP until it is told to stop."""
+    from rt_drama3.engine_config import read_engine_config
+    from rt_drama3.errors import ConfigError
+    from rt_drama3.server import read_server_config
+    from rt_drama3.server import serve as run
+    from rt_drama3.server.logs import LEVELS, log_to_stderr
+
+    if log_level.lower() not in LEVELS:
+        raise ConfigError(f"--log-level is {log_level!r}; use one of {', '.join(LEVELS)}.")
+    settings = read_server_config(
+        config,
+        host=host,
+        port=port,
+        api_keys=api_key,
+        insecure=insecure or None,
+        cors_origins=cors_origin,
+        data_folder=None if data_folder is None else str(data_folder),
+    )
+    engine = read_engine_config(config, max_streams=max_streams, step_mode=step_mode)
+    log_to_stderr(log_level)
+
+    def load() -> Drama3:
+        from rt_drama3 import drama3
+
+        return drama3.load(
+            model, device=device, dtype=dtype, revision=revision, threads=threads, engine=engine
+        )
+
+    name = Path(model).name if Path(model).is_dir() else model
+    run(settings, load, name)

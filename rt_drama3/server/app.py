@@ -1,0 +1,97 @@
+"""create_app: every route of the server as one ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+
+from rt_drama3.protocol import new_request_id
+from rt_drama3.server import http, live, routes
+from rt_drama3.server.server_config import ServerConfig
+from rt_drama3.server.service import Service
+
+if TYPE_CHECKING:
+    from rt_drama3.drama3 import Drama3
+    from rt_drama3.engine import Engine
+
+EXPOSED = ["X-Request-Id", "X-Sample-Rate", "X-Channels", "X-Bit-Depth", "X-Notice", "Retry-After"]
+SAFE = ["Authorization", "Content-Type", "Model", "X-Request-Id"]
+
+
+def create_app(
+    drama: Drama3 | None = None,
+    engine: Engine | None = None,
+    config: ServerConfig | None = None,
+    name: str = "nano",
+) -> Starlette:
+    """The application; its ``state.service`` is the shared state.
+
+    Args:
+        drama: None while it is being loaded; ``state.service.attach`` brings it later.
+        engine: None is that of ``drama``.
+        config: settings; None are the defaults.
+        name: of the model, for clients.
+    """
+    settings = config or ServerConfig()
+    service = Service(settings, name)
+    if drama is not None:
+        service.attach(drama, engine or drama.engine)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(settings.cors_origins),
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=SAFE,
+        expose_headers=EXPOSED,
+    )
+    app = Starlette(
+        routes=[
+            Route("/", routes.page),
+            Route("/health", routes.health),
+            Route("/ready", routes.ready),
+            Route("/metrics", routes.prometheus),
+            Route("/openapi.json", routes.openapi),
+            Route("/v1/models", routes.models),
+            Route("/v1/voices", routes.list_voices, methods=["GET"]),
+            Route("/v1/voices", routes.add_voice, methods=["POST"]),
+            Route("/v1/voices/{name}", routes.one_voice, methods=["GET", "DELETE"]),
+            Route("/v1/tts", http.tts, methods=["POST"]),
+            Route("/v1/audio/speech", http.openai_speech, methods=["POST"]),
+            WebSocketRoute("/v1/stream", live.stream),
+            WebSocketRoute("/v1/tts/live", live.tts_live),
+        ],
+        middleware=[cors] if settings.cors_origins else [],
+        exception_handlers={HTTPException: _no_such_route},
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    return app
+
+
+def _no_such_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    name = new_request_id()
+    body = {
+        "status": error.status_code,
+        "message": f"{request.method} {request.url.path[:200]}: {error.detail}.",
+        "code": "no_such_route",
+        "remedy": "GET /openapi.json lists every route.",
+        "retriable": False,
+        "request_id": name,
+    }
+    headers = {**(error.headers or {}), "X-Request-Id": name}
+    return JSONResponse(body, error.status_code, headers)

@@ -1,0 +1,289 @@
+"""HTTP speech: ``POST /v1/tts`` (Fish) and ``POST /v1/audio/speech`` (OpenAI).
+
+The response's head is sent when its first bytes exist, so whatever goes wrong before is an HTTP
+error; the body goes out chunk by chunk, and a client that leaves stops its speech at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from rt_drama3.errors import RtDrama3Error
+from rt_drama3.protocol import (
+    Refused,
+    SpeechOrder,
+    as_refused,
+    audio_headers,
+    error_headers,
+    fish_error,
+    new_request_id,
+    openai_error,
+    parse_fish_tts,
+    parse_openai_speech,
+    split_audio,
+    sse_delta,
+    sse_done,
+    sse_error,
+)
+from rt_drama3.server.outgoing import Pace, Playback
+from rt_drama3.server.service import Opened, Service
+
+log = logging.getLogger("rt_drama3.server")
+
+LONG_BODY = 32_768  # bytes; larger ones are parsed in a thread
+_REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+
+Errors = Callable[[RtDrama3Error, str], tuple[int, dict[str, Any]]]
+
+
+def service_of(request: Request) -> Service:
+    """The server's shared state."""
+    service: Service = request.app.state.service
+    return service
+
+
+def request_id(request: Request) -> str:
+    """The client's ``X-Request-Id`` where it is a plain word, else a new one."""
+    given = request.headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else new_request_id()
+
+
+def error_response(
+    service: Service, error: RtDrama3Error, name: str, shape: Errors = fish_error
+) -> Response:
+    """An error in the shape of its API; counts and logs it."""
+    refused = as_refused(error)
+    service.metrics.errors.labels(refused.code).inc()
+    fields = {"id": name, "code": refused.code}
+    log.info("refused", extra={"fields": fields})
+    if refused.code == "internal":
+        log.error("request %s failed: %s", name, error)
+    status, body = shape(refused, name)
+    return JSONResponse(body, status, error_headers(refused, name))
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body, up to a limit.
+
+    Raises:
+        Refused: ``too_large``.
+    """
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > most:
+        raise Refused("too_large", f"the body has {length} bytes; at most {most} may be.")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise Refused("too_large", f"the body has more than {most} bytes.")
+    return bytes(body)
+
+
+async def tts(request: Request) -> Response:
+    """``POST /v1/tts``."""
+    service = service_of(request)
+
+    def parse(body: bytes) -> SpeechOrder:
+        kind = request.headers.get("content-type", "")
+        model = request.headers.get("model", "")
+        return parse_fish_tts(body, kind, service.facts, service.limits, model)
+
+    return await _speech(request, "/v1/tts", parse, fish_error)
+
+
+async def openai_speech(request: Request) -> Response:
+    """``POST /v1/audio/speech``."""
+    service = service_of(request)
+
+    def parse(body: bytes) -> SpeechOrder:
+        return parse_openai_speech(body, service.facts, service.limits)
+
+    return await _speech(request, "/v1/audio/speech", parse, openai_error)
+
+
+async def _speech(
+    request: Request, route: str, parse: Callable[[bytes], SpeechOrder], shape: Errors
+) -> Response:
+    service, name = service_of(request), request_id(request)
+    accepted = time.monotonic()
+    try:
+        service.check_key(request.headers.get("authorization"))
+        service.check_ready()
+        body = await read_body(request, service.limits.message_bytes)
+        long = len(body) > LONG_BODY
+        order = await service.in_thread(parse, body) if long else parse(body)
+    except RtDrama3Error as error:
+        return error_response(service, error, name, shape)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
+    address = request.client.host if request.client else ""
+    return SpeechResponse(service, order, name, route, address, accepted, shape)
+
+
+class SpeechResponse(Response):
+    """Speaks an order as the body of a response.
+
+    Args:
+        service: of the server.
+        order: what to speak.
+        name: request id.
+        route: for metrics and logs.
+        address: of the client.
+        accepted: when the request came.
+        shape: of errors.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        order: SpeechOrder,
+        name: str,
+        route: str,
+        address: str,
+        accepted: float,
+        shape: Errors,
+    ) -> None:
+        super().__init__()
+        self._service = service
+        self._order = order
+        self._name = name
+        self._route = route
+        self._address = address
+        self._accepted = accepted
+        self._shape = shape
+        self._begun = False
+        self._send: Send | None = None
+        self._sent = 0
+        self._work: asyncio.Task[None] | None = None
+
+    def drain(self) -> None:
+        """See ``Service.drain``: what is spoken is spoken to its end."""
+
+    def stop(self) -> None:
+        """See ``Service.drain``."""
+        if self._work is not None:
+            self._work.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send = send
+        self._work = asyncio.create_task(self._serve(scope, receive))
+        gone = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait({self._work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (self._work, gone):
+                task.cancel()
+            await asyncio.wait({self._work, gone})
+
+    async def _serve(self, scope: Scope, receive: Receive) -> None:
+        service = self._service
+        service.metrics.requests.labels(self._route).inc()
+        try:
+            with service.client(self._address, self._route), service.conversation(self):
+                opened = await service.open(self._order)
+                self._order = opened.order
+                await self._speak(opened)
+        except RtDrama3Error as error:
+            await self._fail(error, scope, receive)
+        except TimeoutError:
+            await self._fail(Refused("slow_client", "audio was not read."), scope, receive)
+        except OSError:
+            pass  # the client is gone
+        except Exception as error:
+            log.error("request %s failed", self._name, exc_info=error)
+            await self._fail(RtDrama3Error("a bug"), scope, receive)
+        finally:
+            fields = {"id": self._name, "route": self._route, "sent_bytes": self._sent}
+            log.info("request ended", extra={"fields": fields})
+
+    async def _fail(self, error: RtDrama3Error, scope: Scope, receive: Receive) -> None:
+        response = error_response(self._service, error, self._name, self._shape)
+        assert self._send is not None
+        if not self._begun:
+            await response(scope, receive, self._send)
+        elif self._order.sse:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._put(sse_error(error, self._name))
+                    await self._put(b"", last=True)
+        # Else the body stays without its end, which every client takes for a failure.
+
+    async def _speak(self, opened: Opened) -> None:
+        speech, outgoing, service = opened.speech, opened.outgoing, self._service
+        pace, playback = Pace(service.config.slow_seconds), Playback()
+        summary, told = None, -1
+        try:
+            if speech is not None:
+                async for chunk in speech:
+                    fading = service.fading
+                    data, _ = outgoing.push(chunk.pcm, fade=fading)
+                    if not self._begun and data:
+                        service.metrics.first_audio.observe(time.monotonic() - self._accepted)
+                    async with asyncio.timeout(max(pace.begin(), 0.001)):
+                        await self._audio(data)
+                    pace.end(chunk.seconds)
+                    service.metrics.added.observe(time.monotonic() - chunk.stamps.decoded)
+                    if playback.play(chunk.seconds, chunk.segment != told):
+                        service.metrics.underruns.inc()
+                    told = chunk.segment
+                    if fading:
+                        break
+                else:
+                    summary = await speech.summary()
+            data, _ = outgoing.end()
+            async with asyncio.timeout(max(pace.begin(), 0.001)):
+                await self._audio(data, last=True)
+        finally:
+            if speech is not None:
+                if not speech.ended:
+                    reason = "shutting_down" if service.fading else "disconnect"
+                    service.metrics.cancels.labels(reason).inc()
+                speech.cancel()
+        outcome = service.outcome(summary)
+        if self._order.sse:
+            tokens = await service.in_thread(service.tokens, self._order.text)
+            await self._put(sse_done(tokens, outcome.frames))
+        await self._put(b"", last=True)
+
+    async def _audio(self, data: bytes, last: bool = False) -> None:
+        """Sends audio, the head before the first of it."""
+        if data or last:
+            await self._begin()
+        self._service.metrics.sent.labels(self._route).inc(len(data))
+        self._sent += len(data)
+        width = self._order.output.kind.sample_bytes
+        for part in split_audio(data, self._service.limits.audio_bytes, width):
+            await self._put(sse_delta(part) if self._order.sse else part)
+
+    async def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        headers = audio_headers(self._order, self._name)
+        headers["Cache-Control"] = "no-store"
+        raw = [
+            (key.lower().encode(), value.encode("latin-1", "replace"))
+            for key, value in headers.items()
+        ]
+        assert self._send is not None
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def _put(self, data: bytes, last: bool = False) -> None:
+        assert self._send is not None
+        if data or last:
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

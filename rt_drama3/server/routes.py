@@ -1,0 +1,146 @@
+"""The small routes: voices, models, health, readiness, metrics, the OpenAPI document, the page."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from importlib.resources import files
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from rt_drama3.errors import RtDrama3Error
+from rt_drama3.protocol import Reference, Refused
+from rt_drama3.protocol.fields import Fields
+from rt_drama3.protocol.limits import ProtocolLimits
+from rt_drama3.protocol.order import checked_audio, checked_text, checked_voice, transcript
+from rt_drama3.protocol.wire import parse_json, unpack
+from rt_drama3.server import metrics
+from rt_drama3.server.http import error_response, read_body, request_id, service_of
+from rt_drama3.server.openapi import document
+from rt_drama3.server.service import FIXED_VOICE
+
+
+async def health(request: Request) -> Response:
+    """``GET /health``: the process is alive."""
+    return JSONResponse({"status": "alive"})
+
+
+async def ready(request: Request) -> Response:
+    """``GET /ready``: speech can be asked for; 503 before and while stopping."""
+    service = service_of(request)
+    if service.ready:
+        return JSONResponse({"status": "ready", "model": service.facts.name})
+    state = "stopping" if service.draining else "failed" if service.failed else "loading"
+    return JSONResponse({"status": state, "message": service.failed}, 503, {"Retry-After": "1"})
+
+
+async def page(request: Request) -> Response:
+    """``GET /``: speaks a typed sentence."""
+    return HTMLResponse(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
+
+
+async def openapi(request: Request) -> Response:
+    """``GET /openapi.json``."""
+    return JSONResponse(document())
+
+
+async def prometheus(request: Request) -> Response:
+    """``GET /metrics``."""
+    service = service_of(request)
+    try:
+        service.check_key(request.headers.get("authorization"))
+    except RtDrama3Error as error:
+        return error_response(service, error, request_id(request))
+    return Response(service.metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+
+async def models(request: Request) -> Response:
+    """``GET /v1/models``, as OpenAI has it."""
+    service = service_of(request)
+    try:
+        service.check_key(request.headers.get("authorization"))
+    except RtDrama3Error as error:
+        return error_response(service, error, request_id(request))
+    model = {"id": service.facts.name, "object": "model", "created": 0, "owned_by": "rt-drama3"}
+    return JSONResponse({"object": "list", "data": [model]})
+
+
+async def list_voices(request: Request) -> Response:
+    """``GET /v1/voices``."""
+    service = service_of(request)
+    try:
+        service.check_key(request.headers.get("authorization"))
+    except RtDrama3Error as error:
+        return error_response(service, error, request_id(request))
+    voices = [voice.public() for voice in service.voices.all()]
+    return JSONResponse({"object": "list", "data": voices})
+
+
+async def add_voice(request: Request) -> Response:
+    """``POST /v1/voices``: a name, and clips with what is said in them."""
+    service, name = service_of(request), request_id(request)
+    try:
+        service.check_key(request.headers.get("authorization"))
+        drama = service.check_ready()
+        body = await read_body(request, service.limits.message_bytes)
+        voice_name, clips = await service.in_thread(_read_voice, request, body, service.limits)
+        seconds = service.limits.reference_seconds
+        voice = await service.encode(service.voices.add, voice_name, clips, drama, seconds)
+    except RtDrama3Error as error:
+        return error_response(service, error, name)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
+    notices = [FIXED_VOICE] if drama.fixed_voice else []
+    return JSONResponse({**voice.public(), "notices": notices}, 201, {"X-Request-Id": name})
+
+
+async def one_voice(request: Request) -> Response:
+    """``GET|DELETE /v1/voices/{name}``."""
+    service, name = service_of(request), request_id(request)
+    try:
+        service.check_key(request.headers.get("authorization"))
+        wanted = request.path_params["name"]
+        voice = service.voices.get(wanted)
+        if voice is None:
+            raise Refused("unknown_voice", f"voice {wanted[:60]!r} is not stored here.")
+        if request.method == "DELETE":
+            await service.in_thread(service.voices.remove, wanted)
+            return JSONResponse({"id": wanted, "object": "voice", "deleted": True})
+    except RtDrama3Error as error:
+        return error_response(service, error, name)
+    return JSONResponse(voice.public())
+
+
+def _read_voice(
+    request: Request, body: bytes, limits: ProtocolLimits
+) -> tuple[str, tuple[Reference, ...]]:
+    """A voice from a map, or from an audio file with the rest in the query."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind.startswith("audio/") or kind == "application/octet-stream":
+        fields = Fields(dict(request.query_params))
+        name = checked_voice(fields, "name", fields.value("name"))
+        return name, (Reference(transcript(fields, limits), checked_audio(body, limits)),)
+    if kind in ("application/json", ""):
+        fields = Fields(parse_json(body, limits))
+    elif "msgpack" in kind:
+        fields = Fields(unpack(body, limits))
+    else:
+        raise Refused("unsupported_media_type", f"Content-Type is {kind[:60]!r}.")
+    name = checked_voice(fields, "name", fields.value("name"))
+    clips = fields.maps("references", limits.references) or [fields]
+    return name, tuple(_clip(clip, limits) for clip in clips)
+
+
+def _clip(clip: Fields, limits: ProtocolLimits) -> Reference:
+    audio = clip.value("audio")
+    if isinstance(audio, str):
+        try:
+            audio = base64.b64decode(audio, validate=True)
+        except (binascii.Error, ValueError):
+            raise Refused("bad_reference", "audio is not valid base64.") from None
+    if not isinstance(audio, bytes):
+        wanted = "the bytes of an audio file are needed (in JSON, base64)"
+        raise clip.refuse("audio", wanted, "bad_reference")
+    text = checked_text(transcript(clip, limits), "the transcript", "bad_reference")
+    return Reference(text, checked_audio(audio, limits))

@@ -1,0 +1,291 @@
+"""Service: what all routes of a server share; opens streams, admits clients, and stops in peace.
+
+It exists before the model does, so that /health can answer and /ready can say no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from rt_drama3.protocol import ModelFacts, Outcome, Refused, SpeechOrder, as_speaker
+from rt_drama3.server.metrics import Metrics
+from rt_drama3.server.outgoing import Outgoing
+from rt_drama3.server.server_config import ServerConfig
+from rt_drama3.server.voices import VoiceStore
+from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
+
+if TYPE_CHECKING:
+    from rt_drama3.drama3 import Drama3
+    from rt_drama3.engine import Engine
+
+log = logging.getLogger("rt_drama3.server")
+
+FIXED_VOICE = "this model has one fixed voice: voices and references are accepted, not followed."
+AFTER_FADE = 0.5  # seconds that the last chunks have to be faded out and sent
+T = TypeVar("T")
+
+
+class Conversation(Protocol):
+    """A client's connection, as the service sees it when it stops."""
+
+    def drain(self) -> None:
+        """End when nothing is being spoken."""
+
+    def stop(self) -> None:
+        """End now."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A stream ready to be taken from.
+
+    Attributes:
+        order: with the notices that only the server knows of.
+        outgoing: makes its bytes.
+        speech: None where there is nothing to speak.
+        voice: name of the one that will speak.
+    """
+
+    order: SpeechOrder
+    outgoing: Outgoing
+    speech: Speech | None
+    voice: str
+
+
+class Service:
+    """A server's shared state. Use it on one event loop; ``attach`` is for any thread.
+
+    Args:
+        config: settings.
+        name: of the model, for clients.
+    """
+
+    def __init__(self, config: ServerConfig, name: str = "nano") -> None:
+        self.config = config
+        self.limits = config.limits
+        self.facts = ModelFacts(name)
+        self.voices = VoiceStore(config.folder / "voices", config.max_voices)
+        self.metrics = Metrics(self._phases)
+        self.draining = False
+        self.fading = False
+        self.failed: str | None = None  # why the model could not be loaded
+        self._name = name
+        self._drama: Drama3 | None = None
+        self._engine: Engine | None = None
+        self._clients: Counter[str] = Counter()
+        self._talks: set[Conversation] = set()
+        self._keys = tuple(key.encode() for key in config.api_keys)
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="rt-drama3-server")
+        self._encoding = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-voices")
+
+    # The model.
+
+    def attach(self, drama: Drama3, engine: Engine) -> None:
+        """The model is loaded and warm."""
+        codec = drama.codec.config
+        self.facts = ModelFacts(
+            self._name, codec.sample_rate, codec.frame_samples, drama.config.num_codebooks
+        )
+        self.voices.adopt(drama)
+        self._drama, self._engine = drama, engine
+
+    @property
+    def ready(self) -> bool:
+        """Whether speech can be asked for."""
+        engine = self._engine
+        return engine is not None and engine.wait_until_warm(0) and not self.draining
+
+    def check_ready(self) -> Drama3:
+        """Returns the model.
+
+        Raises:
+            Refused: ``not_ready`` or ``shutting_down``.
+        """
+        if self.draining:
+            raise Refused("shutting_down", "the server is stopping.")
+        if self._drama is None or not self.ready:
+            raise Refused("not_ready", self.failed or "the model is still being loaded.")
+        return self._drama
+
+    async def open(self, order: SpeechOrder) -> Opened:
+        """Opens a stream for an order.
+
+        Raises:
+            RtDrama3Error: it cannot be opened.
+        """
+        drama = self.check_ready()
+        future = self._pool.submit(self._open, drama, order)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            future.add_done_callback(_abandon)
+            raise
+
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Runs what takes longer than the event loop may be held."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    async def encode(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Runs what takes seconds; one at a time, so that streams keep their cores."""
+        return await asyncio.get_running_loop().run_in_executor(self._encoding, work, *arguments)
+
+    def _open(self, drama: Drama3, order: SpeechOrder) -> Opened:
+        references: list[tuple[str, Any]] = []
+        spoken_by = []
+        for number, name in enumerate(order.voices):
+            voice = self.voices.get(name)
+            if voice is None:
+                if order.voice_optional:
+                    continue
+                raise Refused("unknown_voice", f"voice {name!r} is not stored here.")
+            spoken_by.append(name)
+            several = len(order.voices) > 1
+            references += [
+                (as_speaker(text, number) if several else text, codes)
+                for text, codes in voice.references
+            ]
+        references += [clip.source for clip in order.references]
+        if drama.fixed_voice and (order.references or spoken_by):
+            order = replace(order, notices=(*order.notices, FIXED_VOICE))
+            references = []
+        speech = None
+        if not order.silent:
+            assert self._engine is not None
+            settings = dict(order.settings(self.facts))
+            speech = self._engine.open(SpeechRequest(references=references, **settings))
+        try:
+            outgoing = Outgoing(order, self.facts.sample_rate)
+        except BaseException:
+            if speech is not None:
+                speech.cancel()
+            raise
+        return Opened(order, outgoing, speech, ", ".join(spoken_by))
+
+    def tokens(self, text: str) -> int:
+        """Tokens of a text, for OpenAI's usage figures."""
+        return self._drama.prompts.text_tokens(text) if self._drama is not None else 0
+
+    def outcome(self, summary: SpeechSummary | None) -> Outcome:
+        """What a client is told of a stream that ended; counts it as well."""
+        if summary is None:
+            return Outcome()
+        frames = summary.codes.shape[1]
+        seconds = frames * self.facts.frame_seconds
+        self.metrics.frames.inc(frames)
+        if frames:
+            self.metrics.frame.observe(summary.durations.frames / frames)
+        return Outcome(
+            frames=frames,
+            seed=summary.seed,
+            complete=summary.complete,
+            segments=len(summary.segments),
+            timings=summary.durations.figures(frames, seconds),
+            codes=summary.codes,
+        )
+
+    def _phases(self) -> Mapping[str, int]:
+        return self._engine.streams() if self._engine is not None else {}
+
+    # Clients.
+
+    def check_key(self, authorization: str | None) -> None:
+        """Checks ``Authorization``.
+
+        Raises:
+            Refused: ``unauthorized``.
+        """
+        if not self._keys:
+            return
+        scheme, _, key = (authorization or "").partition(" ")
+        given = key.strip().encode()
+        # Every key is compared, and each in constant time: nothing tells how near a guess was.
+        matches = [hmac.compare_digest(given, known) for known in self._keys]
+        if scheme.lower() != "bearer" or not any(matches):
+            what = "no API key came" if not key else "the API key is not known"
+            raise Refused("unauthorized", f"{what}.")
+
+    def check_origin(self, origin: str | None) -> None:
+        """Checks ``Origin`` of a WebSocket handshake.
+
+        Raises:
+            Refused: ``forbidden``.
+        """
+        allowed = self.config.allowed_origins
+        if allowed and origin is not None and origin not in allowed and "*" not in allowed:
+            raise Refused("forbidden", f"origin {origin!r} is not allowed.")
+
+    @contextmanager
+    def client(self, address: str, route: str) -> Iterator[None]:
+        """Counts a connection while it lasts.
+
+        Raises:
+            Refused: ``overloaded``: there are too many, in all or of this client.
+        """
+        mine, all_of_them = self._clients[address], self._clients.total()
+        if mine >= self.config.connections_per_client or all_of_them >= self.config.connections:
+            raise Refused(
+                "overloaded",
+                f"{mine} connections of this client and {all_of_them} in all are open; at most "
+                f"{self.config.connections_per_client} and {self.config.connections} may be.",
+            )
+        self._clients[address] += 1
+        gauge = self.metrics.connections.labels(route)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            gauge.dec()
+            self._clients[address] -= 1
+            if not self._clients[address]:
+                del self._clients[address]
+
+    @contextmanager
+    def conversation(self, talk: Conversation) -> Iterator[None]:
+        """A client that is told when the server stops."""
+        self._talks.add(talk)
+        try:
+            yield
+        finally:
+            self._talks.discard(talk)
+
+    # The end.
+
+    async def drain(self) -> None:
+        """Refuses new speech, lets the running finish, and fades what is left at the deadline."""
+        self.draining = True
+        log.info("draining", extra={"fields": {"conversations": len(self._talks)}})
+        for talk in list(self._talks):
+            talk.drain()
+        await self._until_quiet(self.config.drain_seconds)
+        self.fading = True
+        await self._until_quiet(AFTER_FADE)
+        for talk in list(self._talks):
+            talk.stop()
+        await self._until_quiet(AFTER_FADE)
+
+    async def _until_quiet(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._talks and time.monotonic() < deadline:  # noqa: ASYNC110 - a set has no event
+            await asyncio.sleep(0.02)
+
+    def close(self) -> None:
+        """Ends the service's threads."""
+        for pool in (self._pool, self._encoding):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _abandon(future: Future[Opened]) -> None:
+    """A stream that nobody waits for any more."""
+    if not future.cancelled() and future.exception() is None:
+        speech = future.result().speech
+        if speech is not None:
+            speech.cancel()

@@ -1,0 +1,98 @@
+"""Who may come in, and how many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from tests.server.tools import LONG, Place, serving
+from tests.small import ending_drama, shared_drama, until
+
+KEY = {"Authorization": "Bearer second"}
+
+
+def refused_with(place: Place, path: str, **more: Any) -> tuple[int, str]:
+    """Status and code of a handshake that fails."""
+    with pytest.raises(InvalidStatus) as caught, place.connect(path, **more):
+        pass
+    response = caught.value.response
+    assert response.body is not None
+    body = httpx.Response(200, content=bytes(response.body)).json()
+    assert body["message"]
+    return response.status_code, body["code"]
+
+
+def test_keys(tmp_path: Path) -> None:
+    with serving(ending_drama(), tmp_path, api_keys=("first", "second")) as place:
+        body = {"input": "Hi.", "response_format": "pcm"}
+        for headers in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic second"}):
+            answer = place.post("/v1/audio/speech", json=body, headers=headers)
+            assert answer.status_code == 401
+            assert answer.json()["error"]["type"] == "authentication_error"
+            assert place.post("/v1/tts", json={"text": "Hi."}, headers=headers).status_code == 401
+            for path in ("/v1/models", "/v1/voices", "/v1/voices/x", "/metrics"):
+                assert place.get(path, headers=headers).status_code == 401
+            for path in ("/v1/stream", "/v1/tts/live"):
+                refused = refused_with(place, path, additional_headers=headers)
+                assert refused == (401, "unauthorized")
+        for path in ("/", "/health", "/ready", "/openapi.json"):
+            assert place.get(path).status_code == 200
+        assert place.post("/v1/audio/speech", json=body, headers=KEY).status_code == 200
+        assert place.get("/v1/voices", headers=KEY).status_code == 200
+        with place.native(additional_headers=KEY) as client:
+            client.send("ping")
+            assert client.take()["type"] == "pong"
+
+
+def test_origins(tmp_path: Path) -> None:
+    allowed = "https://a.example"
+    with serving(
+        ending_drama(), tmp_path, allowed_origins=(allowed,), cors_origins=(allowed,)
+    ) as place:
+        assert refused_with(place, "/v1/stream", origin="https://b.example") == (403, "forbidden")
+        with place.native(origin=allowed), place.native():
+            pass
+        asked = {"Access-Control-Request-Method": "POST"}
+        asked["Access-Control-Request-Headers"] = "authorization,content-type"
+        for origin, wanted in ((allowed, allowed), ("https://b.example", None)):
+            answer = httpx.options(place.url + "/v1/tts", headers={**asked, "Origin": origin})
+            assert answer.headers.get("access-control-allow-origin") == wanted
+        answer = place.post("/v1/tts", json={"text": "Hi."}, headers={"Origin": allowed})
+        assert answer.headers["access-control-allow-origin"] == allowed
+        assert "X-Sample-Rate" in answer.headers["access-control-expose-headers"]
+
+
+def test_no_cors_unless_asked_for(ending: Place) -> None:
+    answer = ending.post("/v1/tts", json={"text": "Hi."}, headers={"Origin": "https://a.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_connections_of_a_client_are_counted(tmp_path: Path) -> None:
+    with serving(ending_drama(), tmp_path, connections_per_client=2) as place:
+        with place.native(), place.fish():
+            assert refused_with(place, "/v1/stream") == (429, "overloaded")
+            answer = place.post("/v1/tts", json={"text": "Hi."})
+            assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        until(lambda: not place.service._clients, "counting the clients out")
+        assert place.post("/v1/tts", json={"text": "Hi."}).status_code == 200
+
+
+def test_more_streams_than_the_engine_takes(tmp_path: Path) -> None:
+    with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 1}) as place:
+        with place.native() as one, place.native() as two, place.native() as three:
+            one.send("start", text=LONG, final=True)
+            one.take_until("audio")
+            two.send("start", text="Hello.", final=True, max_seconds=0.2)
+            assert two.take_until("queued")[-1]["position"] == 0
+            three.send("start", text="Hello.", final=True)
+            error = three.take()
+            assert (error["code"], error["retriable"]) == ("overloaded", True)
+            answer = place.post("/v1/tts", json={"text": "Hi."})
+            assert answer.status_code == 429
+            one.send("cancel")
+            assert two.take_until("done")[-1]["frames"] == 4
+        place.until_free()

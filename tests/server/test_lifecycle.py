@@ -1,0 +1,190 @@
+"""Start, slowness, idleness, and the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from rt_drama3.drama3 import Drama3
+from rt_drama3.errors import CheckpointError
+from rt_drama3.protocol import ProtocolLimits
+from rt_drama3.server import Server, ServerConfig, create_app
+from tests.server.tools import LONG, Place, run_app, serving
+from tests.small import WAIT, new_drama, shared_drama, until
+
+
+def test_ready_once_the_model_is_loaded(tmp_path: Path) -> None:
+    config = ServerConfig(port=0, data_folder=str(tmp_path))
+    app = create_app(config=config)
+    go = threading.Event()
+    loaded: list[Drama3] = []
+
+    def load() -> Drama3:
+        assert go.wait(WAIT)
+        loaded.append(new_drama())
+        return loaded[0]
+
+    try:
+        with run_app(app, config, load) as server:
+            place = Place(server.port, app.state.service, None, server)
+            assert place.get("/health").status_code == 200
+            assert place.get("/ready").status_code == 503
+            answer = place.post("/v1/tts", json={"text": "Hi."})
+            assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+            with pytest.raises(InvalidStatus) as caught, place.connect("/v1/stream"):
+                pass
+            assert caught.value.response.status_code == 503
+            go.set()
+            until(lambda: place.get("/ready").status_code == 200, "loading")
+            assert place.post("/v1/tts", json={"text": "...", "format": "wav"}).status_code == 200
+    finally:
+        for drama in loaded:
+            drama.close()
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path) -> None:
+    config = ServerConfig(port=0, data_folder=str(tmp_path))
+
+    def load() -> Drama3:
+        raise CheckpointError("no such thing.")
+
+    with pytest.raises(CheckpointError, match="no such thing"):
+        Server(create_app(config=config), config).run(load)
+
+
+def reader_that_stops(place: Place) -> socket.socket:
+    """A connected socket with little room for what comes."""
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    raw.connect(("127.0.0.1", place.port))
+    return raw
+
+
+def test_a_slow_reader_is_ended_with_a_code_and_others_play_on(tmp_path: Path) -> None:
+    settings = {"slow_seconds": 0.5, "send_buffer": 8_192}
+    with serving(shared_drama(), tmp_path, **settings) as place:
+        with (
+            place.native() as good,
+            place.native(sock=reader_that_stops(place), max_queue=1) as slow,
+        ):
+            slow.send("start", text=LONG, final=True, format="pcm_f32", sample_rate=48_000)
+            good.send("start", text=LONG, final=True, max_seconds=5)
+            assert good.take_until("done")[-1]["frames"] == 108
+            until(lambda: place.metric("errors_total", code="slow_client"), "noticing")
+            messages = slow.take_until("error")
+            with pytest.raises(ConnectionClosed) as closed:
+                slow.take()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4409
+        assert messages[-1]["code"] == "slow_client"
+        place.until_free()
+
+
+def test_a_slow_reader_over_http_is_ended(tmp_path: Path) -> None:
+    with serving(shared_drama(), tmp_path, slow_seconds=0.3, send_buffer=8_192) as place:
+        raw = reader_that_stops(place)
+        body = json.dumps({"text": LONG, "format": "pcm"}).encode()
+        head = f"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        raw.sendall(head.encode() + body)
+        until(lambda: place.metric("errors_total", code="slow_client"), "noticing")
+        place.until_free()
+        raw.close()
+
+
+def test_idle_connections_are_closed(tmp_path: Path) -> None:
+    limits = ProtocolLimits(idle_seconds=0.2)
+    with serving(shared_drama(), tmp_path, limits=limits) as place:
+        with place.native() as client:
+            assert client.take()["code"] == "idle"
+            with pytest.raises(ConnectionClosed) as closed:
+                client.take()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4408
+        with place.fish() as client:  # its speech is open, but nothing is said
+            client.send("start", request={"text": "", "format": "pcm"})
+            assert client.take()["code"] == "idle"
+        place.until_free()
+
+
+def test_stop_lets_speech_finish_and_refuses_more(tmp_path: Path) -> None:
+    with (
+        serving(shared_drama(), tmp_path, drain_seconds=WAIT) as place,
+        place.native() as client,
+        place.native() as other,
+        place.native() as idle,
+    ):
+        client.send("start", text=LONG, final=True, max_seconds=6)
+        client.take_until("audio")
+        other.send("start", text=LONG, final=True)
+        other.take_until("audio")
+        place.server.stop()
+        assert idle.take()["code"] == "shutting_down"
+        assert place.get("/ready").status_code == 503
+        other.send("start", text="Hello.", final=True)
+        assert "shutting_down" in {m.get("code") for m in other.take_until("error")}
+        assert client.take_until("done")[-1]["frames"] == 129
+        with pytest.raises(ConnectionClosed) as closed:
+            client.take_until("never")
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+
+
+def test_stop_fades_what_does_not_end(tmp_path: Path) -> None:
+    with serving(shared_drama(), tmp_path, drain_seconds=0.1) as place:
+        with place.native() as client:
+            client.send("start", text=LONG, final=True)
+            client.take_until("audio")
+            place.server.stop()
+            messages = client.take_until("error")
+        audio = [m["audio"] for m in messages if m["type"] == "audio"]
+        assert audio[-1][-1024:] == bytes(1024)
+        assert messages[-1]["code"] == "shutting_down"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="no SIGTERM to a child there")
+def test_sigterm_exits_with_0(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "rt_drama3.cli", "serve", "--port", str(port)]
+    command += ["--data-folder", str(tmp_path), "--step-mode", "eager", "--threads", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 2 * WAIT
+        while True:
+            assert time.monotonic() < deadline, "it did not start"
+            assert process.poll() is None, "it ended"
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200:
+                    break
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
+        request = {"text": "This is a sentence to be heard.", "format": "pcm", "seed": 1}
+        with httpx.stream(
+            "POST", f"http://127.0.0.1:{port}/v1/tts", json=request, timeout=WAIT
+        ) as answer:
+            parts = answer.iter_raw()
+            audio = next(parts)
+            process.send_signal(signal.SIGTERM)
+            audio += b"".join(parts)
+        _, log = process.communicate(timeout=WAIT)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert len(audio) > 40_000
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert {"listening", "ready", "request ended", "draining"} <= {line["event"] for line in lines}
+    assert "sentence to be heard" not in log

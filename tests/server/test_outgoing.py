@@ -1,0 +1,68 @@
+"""The pipeline of one stream, its pace and its gaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rt_drama3.protocol import Output, SpeechOrder
+from rt_drama3.server.outgoing import Outgoing, Pace, Playback
+from tests.protocol.tools import Clock
+
+FRAME = (0.5 * np.sin(np.arange(2048) / 10)).astype(np.float32)
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 24_000, 44_100, 48_000])
+def test_samples_are_counted_exactly(rate: int) -> None:
+    outgoing = Outgoing(SpeechOrder(output=Output("pcm", rate)), 44_100)
+    parts = [outgoing.push(FRAME) for _ in range(5)] + [outgoing.end()]
+    assert all(len(data) == 2 * samples for data, samples in parts)
+    assert sum(samples for _, samples in parts) == -(-5 * 2048 * rate // 44_100)
+
+
+def test_gain_is_clipped() -> None:
+    outgoing = Outgoing(SpeechOrder(output=Output("pcm_f32", 44_100), gain_db=20), 44_100)
+    made = np.frombuffer(outgoing.push(FRAME)[0], "<f4")
+    assert abs(made).max() == 1
+    np.testing.assert_allclose(made[1], 10 * FRAME[1], rtol=1e-6)
+
+
+def test_fade_ends_in_silence() -> None:
+    outgoing = Outgoing(SpeechOrder(output=Output("pcm_f32", 44_100)), 44_100)
+    made = np.frombuffer(outgoing.push(FRAME, fade=True)[0], "<f4")
+    assert not made[882:].any()
+    assert abs(np.diff(made)).max() < 0.06
+
+
+def test_who_plays_while_reading_is_never_slow() -> None:
+    clock = Clock()
+    pace = Pace(2.0, clock)
+    for _ in range(1000):
+        assert pace.begin() == pytest.approx(2.0)
+        clock.now += 0.046
+        pace.end(0.046)
+
+
+def test_who_reads_at_half_speed_runs_out() -> None:
+    clock = Clock()
+    pace = Pace(2.0, clock)
+    for _ in range(20):
+        assert pace.begin() > 0
+        clock.now += 0.2
+        pace.end(0.1)
+    assert pace.begin() == pytest.approx(0.0)
+    clock.now += 0.1
+    pace.end(1.1)
+    assert pace.begin() == pytest.approx(1.0)
+
+
+def test_gaps_are_counted_but_for_want_of_text() -> None:
+    clock = Clock()
+    playback = Playback(clock)
+    assert not playback.play(0.1, False)
+    clock.now += 0.05
+    assert not playback.play(0.1, False)
+    clock.now += 0.2
+    assert playback.play(0.1, False)
+    clock.now += 5
+    assert not playback.play(0.1, True)
