@@ -152,9 +152,13 @@ def test_a_consumer_that_raises_disturbs_nobody() -> None:
         expected = codes_of(say(engine, TEXT, seed=1, max_frames=30))
         other = say(engine, TEXT, seed=1, max_frames=30)
         broken = say(engine, TEXT, max_frames=None)
-        with pytest.raises(ZeroDivisionError):
+
+        def consume() -> None:
             for _ in broken:
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            consume()
         assert (codes_of(other) == expected).all()
         broken.cancel()
 
@@ -188,8 +192,7 @@ def test_a_listener_that_never_reads_is_ended_with_the_reason() -> None:
             deaf.result(WAIT)
         taken = []
         with pytest.raises(RequestError, match="lead_timeout"):
-            for chunk in deaf:  # what was made is still there
-                taken.append(chunk.seconds)
+            taken.extend(chunk.seconds for chunk in deaf)  # what was made is still there
         assert sum(taken) >= 0.3
 
 
@@ -266,9 +269,9 @@ def test_hundreds_of_short_takes_leave_nothing_behind() -> None:
         process = psutil.Process()
 
         def takes(count: int) -> None:
-            speeches = [say(engine, TEXT, seed=n, max_frames=1 + n % 3) for n in range(count)]
+            speeches = [say(engine, "Hi.", seed=n, max_frames=1 + n % 2) for n in range(count)]
             for number, speech in enumerate(speeches):
-                assert sum(chunk.frames for chunk in speech) == 1 + number % 3
+                assert sum(chunk.frames for chunk in speech) == 1 + number % 2
             gc.collect()
 
         takes(60)

@@ -13,7 +13,7 @@ import torch
 from rt_drama3.engine import Engine
 from rt_drama3.errors import CheckpointError, DeviceError, RequestError, RtDrama3Error
 from rt_drama3.frame_maker import Entry, FrameMaker, FrameResult
-from rt_drama3.speech import Speech, SpeechRequest
+from rt_drama3.speech import AudioChunk, Speech, SpeechRequest
 from tests.small import (
     WAIT,
     Frames,
@@ -34,12 +34,12 @@ FRAMES = 25
 @contextmanager
 def beside_others(engine: Engine) -> Iterator[None]:
     """Two streams speak meanwhile, and one more afterwards; all must say what they should."""
-    before = [say(engine, OTHER, seed=seed, max_frames=FRAMES) for seed in (1, 2)]
+    expected = [expected_codes(shared_drama(), OTHER, seed, FRAMES) for seed in (1, 2, 3)]
+    speeches = [say(engine, OTHER, seed=seed, max_frames=FRAMES) for seed in (1, 2)]
     yield
-    after = say(engine, OTHER, seed=3, max_frames=FRAMES)
-    for seed, speech in enumerate([*before, after], 1):
-        expected = expected_codes(shared_drama(), OTHER, seed, FRAMES)
-        assert np.array_equal(codes_of(speech), expected), f"seed {seed}"
+    speeches.append(say(engine, OTHER, seed=3, max_frames=FRAMES))
+    for speech, codes in zip(speeches, expected, strict=True):
+        assert np.array_equal(codes_of(speech), codes)
         assert sum(chunk.frames for chunk in speech) == FRAMES
     until(lambda: not any(engine.streams().values()))
     assert not any(engine._slots)
@@ -47,12 +47,14 @@ def beside_others(engine: Engine) -> Iterator[None]:
 
 def fails(speech: Speech, kind: type[RtDrama3Error], message: str) -> int:
     """Checks how a stream ends; returns the frames that were delivered before."""
-    frames = 0
+    chunks: list[AudioChunk] = []
     with pytest.raises(kind, match=message):
-        for chunk in speech:
-            assert chunk.first_frame == frames
-            assert np.isfinite(chunk.pcm).all()
-            frames += chunk.frames
+        chunks.extend(speech)
+    frames = 0
+    for chunk in chunks:
+        assert chunk.first_frame == frames
+        assert np.isfinite(chunk.pcm).all()
+        frames += chunk.frames
     with pytest.raises(kind, match=message):
         speech.result(WAIT)
     return frames
@@ -255,9 +257,8 @@ def test_an_engine_that_fails_ends_everything_and_says_so(
         engine._maker.release = broken  # type: ignore[method-assign] # nothing works any more
         engine._maker.frame = broken  # type: ignore[method-assign,assignment]
         for speech in (*speaking, waiting, idle):
-            with pytest.raises(DeviceError, match="the engine failed: CUDA error.*restart"):
-                for _ in speech:
-                    pass
+            with pytest.raises(DeviceError, match=r"the engine failed: CUDA error.*restart"):
+                list(speech)
         assert not engine.wait_until_warm(0)
         with pytest.raises(DeviceError, match="the engine failed: CUDA error"):
             say(engine, TEXT)
@@ -267,7 +268,9 @@ def test_an_engine_that_fails_ends_everything_and_says_so(
 def test_a_model_that_cannot_even_warm_up_says_so() -> None:
     engine = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FrameMaker, "warm_up", raising(RuntimeError("no kernel"), lambda *_: True, max))
+        patch.setattr(
+            FrameMaker, "warm_up", raising(RuntimeError("no kernel"), lambda *_: True, max)
+        )
         with running_but_broken() as engine:
             assert not engine.wait_until_warm(WAIT)
             with pytest.raises(DeviceError, match="no kernel"):

@@ -125,7 +125,7 @@ def test_pushing_after_the_end_is_refused() -> None:
         with pytest.raises(RequestError, match="ended; open a new one"):
             speech.push_text("More.")
         whole = say(engine, "Hello.", max_frames=None)
-        with pytest.raises(RequestError, match="finished|ended"):
+        with pytest.raises(RequestError, match=r"finished|ended"):
             whole.push_text("More.")
 
 
@@ -229,9 +229,7 @@ def test_a_piece_that_is_silent_leaves_the_others_alone() -> None:
         real = engine._take_frame
 
         def silent_in_the_middle(stream, result):  # type: ignore[no-untyped-def]
-            if len(stream.segments) == 2:
-                object.__setattr__(result, "main", drama.config.eos)
-            elif len(stream.piece_frames) >= 5:
+            if len(stream.segments) == 2 or len(stream.piece_frames) >= 5:
                 object.__setattr__(result, "main", drama.config.eos)
             else:
                 object.__setattr__(result, "main", start + int(result.codes[0]))
@@ -254,7 +252,7 @@ def test_max_frames_holds_for_all_pieces_together(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(engine_module, "frame_cap", lambda text, rate: 7)
     with running(shared_drama(), context=4096) as engine:
         frames, speech = Frames(engine), say(engine, LONG, max_frames=17)
-        pcm, summary = heard(speech)
+        _, summary = heard(speech)
         assert summary.codes.shape[1] == 17
         assert [frame for _, frame in summary.segments] == [0, 7, 14]
         assert not summary.complete

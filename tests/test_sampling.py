@@ -34,9 +34,7 @@ NOBODY = torch.full((1, RAS_WINDOW), -1)
 # Noise.
 
 
-@given(
-    seed=st.integers(-(2**70), 2**70), offset=st.integers(0, 5000), draws=st.integers(1, 12)
-)
+@given(seed=st.integers(-(2**70), 2**70), offset=st.integers(0, 5000), draws=st.integers(1, 12))
 def test_noise_depends_on_its_coordinates_alone(seed: int, offset: int, draws: int) -> None:
     whole = uniform_noise(seed, 8, 12, offset)
     assert whole.dtype == np.float32

@@ -83,9 +83,7 @@ def test_costs_that_are_not_known_at_all_are_nothing() -> None:
 
 
 @given(known=st.dictionaries(st.integers(1, 16), seconds, min_size=1), size=st.integers(1, 32))
-def test_an_unknown_cost_is_never_below_every_known_one(
-    known: dict[int, float], size: int
-) -> None:
+def test_an_unknown_cost_is_never_below_every_known_one(known: dict[int, float], size: int) -> None:
     assert costs(step=known).step_seconds(size) >= min(known.values())
 
 

@@ -160,10 +160,8 @@ def test_tags_may_arrive_in_parts(size: int) -> None:
 
 @pytest.mark.parametrize("text", ["<|speaker:99|> Hi. ", "<|im_end|> ", "<|speaker> x. "])
 def test_a_tag_that_is_none_is_refused_once_it_is_there(text: str) -> None:
-    intake = TextIntake()
     with pytest.raises(RequestError, match=r"<\|"):
-        for character in text + " " * 30:
-            intake.push(character)
+        pushed(*text, *" " * 30)
 
 
 def test_a_tag_that_never_ends_is_refused_at_the_end() -> None:
@@ -251,9 +249,10 @@ def test_text_that_is_pushed_for_hours_costs_the_same_every_time() -> None:
 def test_too_much_waiting_text_is_refused() -> None:
     intake = TextIntake()
     sentence = "This is a sentence of some length, is it not? " * 1000
+    for _ in range(LONGEST_PENDING // len(sentence)):
+        intake.push(sentence)
     with pytest.raises(RequestError, match=f"more than {LONGEST_PENDING} characters wait"):
-        for _ in range(1 + LONGEST_PENDING // len(sentence)):
-            intake.push(sentence)
+        intake.push(sentence)
     while not intake.empty():
         intake.next_piece()
     intake.push(sentence)  # there is room again
