@@ -154,8 +154,8 @@ class PackageBuilder:
         return tuple(n for n in self.recipe.group_sizes if self.recipe.codec_path(n).exists())
 
     def ready(self) -> bool:
-        """Whether every package is there."""
-        return all(path.exists() for path, _ in self.recipe.jobs())
+        """Whether every package is there, and the runner, where it can be had."""
+        return _runner_settled() and all(path.exists() for path, _ in self.recipe.jobs())
 
     def failure(self) -> str | None:
         """What a build died of, or None."""
@@ -231,14 +231,20 @@ def _build(path: Path, build: Callable[[Path], None]) -> None:
         raise
 
 
+def _runner_settled() -> bool:
+    """Whether the runner is there, or cannot be built: packages can do without it."""
+    path = packages.runner_path()
+    failed = path.with_suffix(".failed")
+    return path.exists() or failed.exists() or packages.compiler() is None
+
+
 def _build_runner() -> None:
-    """Builds the runner, which packages can do without."""
-    if packages.runner_path().exists():
+    if _runner_settled():
         return
     try:
         packages.build_runner()
     except (OSError, subprocess.SubprocessError):
-        traceback.print_exc()
+        packages.runner_path().with_suffix(".failed").write_text(traceback.format_exc())
 
 
 if __name__ == "__main__":

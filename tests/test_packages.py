@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -56,6 +57,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RT_DRAMA3_CACHE", str(cache))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runner(cache: Path) -> None:
+    """Packages are loaded through the runner, as they are once a build has finished."""
+    if packages.compiler() is not None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RT_DRAMA3_CACHE", str(cache))
+            packages.build_runner()
 
 
 def built(model: SpeechModel, streams: int) -> None:
@@ -144,22 +154,44 @@ def test_compiled_decode_equals_eager(checkpoint: tuple[SpeechModel, Codec]) -> 
 
 @needs_compiler
 @pytest.mark.slow
-def test_the_background_build_is_taken_over_when_idle(
-    checkpoint: tuple[SpeechModel, Codec],
+def test_a_build_runs_in_the_background(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    builder = PackageBuilder(*checkpoint, (), (1,))  # one package is enough
+    assert not builder.ready()
+    builder.start()
+    assert builder.building()
+    builder.wait(300)
+    assert builder.ready()
+    assert builder.codecs() == (1,)
+    assert packages.runner_path().exists()
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_packages_are_taken_over_when_idle(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     model, codec = checkpoint
+    built(model, 1)
+    path = codec_package(codec.config, codec.decoder.dtype, 1)
+    if not path.exists():
+        build_codec(codec.config, codec.decoder.dtype, 1, path)
+    here = packages.folder()
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    monkeypatch.setattr(PackageBuilder, "start", lambda _: None)
     config = EngineConfig(
         max_streams=1, context=256, codec_batch_frames=1, step_mode="auto", prefill_block=16
     )
     maker = FrameMaker(model, codec, config, Costs())
-    builder = PackageBuilder(model, codec, (1,), (1,))
-    builder.start()  # waits for the one that the maker started, or finds it done
-    builder.wait(300)
-    if maker.mode == "eager":  # not when an earlier test had built everything
-        assert not maker.look_for_faster_step(idle=False) or maker.mode == "eager"
-        assert maker.look_for_faster_step(idle=True)
+    assert maker.mode == "eager"
+    assert not maker.look_for_faster_step(idle=True)  # nothing is built yet
+    shutil.copytree(here, packages.folder())
+    assert not maker.look_for_faster_step(idle=False)
+    assert maker.mode == "eager"
+    assert maker.look_for_faster_step(idle=True)
     assert maker.mode == "compile"
-    assert packages.runner_path().exists()
 
 
 def test_paths_depend_on_everything(checkpoint: tuple[SpeechModel, Codec]) -> None:
@@ -214,6 +246,25 @@ def test_a_failure_is_remembered(
     builder.start()
     with pytest.raises(ConfigError, match="no room"):
         builder.wait()
+
+
+def test_a_missing_runner_is_built_although_the_packages_are_there(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As after an update that changed the runner alone; one that cannot be built is let be."""
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    builder = PackageBuilder(*checkpoint, (1,), (1,))
+    if packages.compiler() is None:
+        pytest.skip("needs a C++ compiler")
+    for path, _ in builder.recipe.jobs():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert not builder.ready()
+    packages.runner_path().with_suffix(".failed").touch()
+    assert builder.ready()
+    packages.runner_path().with_suffix(".failed").unlink()
+    packages.runner_path().touch()
+    assert builder.ready()
 
 
 def test_results_are_not_silently_zero(checkpoint: tuple[SpeechModel, Codec]) -> None:
