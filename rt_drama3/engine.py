@@ -247,8 +247,11 @@ class Engine:
             elif not empty:
                 stream.phase = Phase.PREPARING
                 slow = stream.voice is None and stream.request.references
-                pool = self._encoding if slow else self._preparing
-                pool.submit(self._guard, stream, self._prepare)
+                if not slow and not self._in_phase(Phase.SPEAKING):
+                    self._guard(stream, self._prepare)  # nobody waits, so save the hand-over
+                else:
+                    pool = self._encoding if slow else self._preparing
+                    pool.submit(self._guard, stream, self._prepare)
         elif stream.phase is Phase.SPEAKING:
             self._pace(stream, now)
 
@@ -478,7 +481,29 @@ class Engine:
         group = stream.codec.take()
         playing = stream.playing_since
         due = 0.0 if playing is None else playing + group.first_frame * self._frame_seconds
-        self._worker.submit(due, lambda: self._guard(stream, lambda s: self._deliver(s, group)))
+        decoded = threading.Event()
+
+        def job() -> None:
+            self._guard(stream, lambda s: self._deliver(s, group))
+            decoded.set()
+
+        self._worker.submit(due, job)
+        if group.first_frame == 0 and self._may_wait(stream):
+            decoded.wait(2 * self.costs.decode_seconds(1))
+
+    def _may_wait(self, stream: EngineStream) -> bool:
+        """Whether the next step may wait a moment for the first audio of a stream.
+
+        On a CPU that step would share memory with the decode, and delay it. Others must have the
+        lead to wait.
+        """
+        if self._drama.model.device.type != "cpu":
+            return False
+        now, frame = time.monotonic(), self._frame_seconds
+        others = [s for s in self._in_phase(Phase.SPEAKING) if s is not stream]
+        leads = [s.lead(now, frame) for s in others if s.paused_since is None]
+        step = self.costs.step_seconds(self._maker.last_batch)
+        return may_prefill(leads, self.costs.decode_seconds(1), step, 0.0)
 
     def _deliver(self, stream: EngineStream, group: FrameGroup) -> None:
         """Decodes a group and hands it over (codec thread)."""

@@ -66,7 +66,7 @@ def test_cancel_in_every_phase(phase: str, monkeypatch: pytest.MonkeyPatch) -> N
             speech = engine.open(SpeechRequest(final=False))
         elif phase == "preparing":
             monkeypatch.setattr(drama, "voice", slow)
-            speech = say(engine, TEXT, max_frames=None)
+            speech = say(engine, TEXT, max_frames=None, references=[("Words.", b"audio")])
             assert entered.wait(WAIT)
         elif phase == "waiting":
             blocker = say(engine, TEXT, max_frames=None)
