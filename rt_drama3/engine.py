@@ -70,6 +70,7 @@ class Engine:
         self._worker = CodecWorker(drama.model.device, self.config.codec_async)
         # References take seconds to encode; the next piece of a running stream does not wait.
         self._preparing = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-prepare")
+        self._preparing.submit(int)  # starts its thread now, not under a request
         self._encoding = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-encode")
         self._thread = threading.Thread(target=self._run, name="rt-drama3-engine", daemon=True)
         self._warm = threading.Event()

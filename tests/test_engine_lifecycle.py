@@ -166,7 +166,9 @@ def test_close_while_a_prompt_is_being_prepared(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(drama, "voice", slow)
     with running(drama) as engine:
-        speech, second = say(engine, TEXTS[0]), say(engine, TEXTS[1])
+        clip = [("Words.", b"audio")]  # references are prepared beside the device thread
+        speech = say(engine, TEXTS[0], references=clip)
+        second = say(engine, TEXTS[1], references=clip)
         assert entered.wait(WAIT)
         closing = threading.Thread(target=engine.close)
         closing.start()
