@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -56,7 +57,7 @@ def main() -> None:
     try:
         app()
     except RtDrama3Error as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("stopped")
@@ -83,7 +84,7 @@ def _bar(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], 
     """A progress bar on stderr that is gone when done; yields ``update(done, total)``."""
     progress = Progress(
         SpinnerColumn(),
-        TextColumn(label),
+        TextColumn(escape(label)),
         BarColumn(),
         *columns,
         console=console,
@@ -154,7 +155,7 @@ def speak(
     references = _references(ref, ref_text)
     if max_seconds is not None and not max_seconds > 0:
         raise RequestError(f"--max-seconds is {max_seconds}; it must be above 0.")
-    target = _target(out)
+    target = _target(out, [audio for _, audio in references])
     with _bar(f"loading {model}", DownloadColumn()) as update:
         loaded = drama3.load(
             model,
@@ -203,7 +204,7 @@ def speak(
         else:
             speed = f", {1 / figures['rtf']:.1f}x real time" if figures["rtf"] else ""
             console.print(
-                f"wrote {out}: {seconds:.2f} s at {loaded.sample_rate} Hz{speed}, "
+                f"wrote {escape(str(out))}: {seconds:.2f} s at {loaded.sample_rate} Hz{speed}, "
                 f"seed {summary.seed}",
                 highlight=False,
                 soft_wrap=True,
@@ -214,10 +215,12 @@ def speak(
                 console.print("[yellow]the speech was cut by its length limit[/yellow]")
 
 
-def _target(out: Path) -> Path | BinaryIO:
+def _target(out: Path, references: list[str | Path]) -> Path | BinaryIO:
     """Where the wav goes: a file, or standard output for "-"."""
     if str(out) == "-":
         return sys.stdout.buffer
+    if any(out.resolve() == Path(audio).resolve() for audio in references):
+        raise RequestError(f"--out {out} is a reference as well; choose another file.")
     if not out.parent.is_dir():
         raise RequestError(f"cannot write {out}: {out.parent} is not a folder; create it first.")
     return out
@@ -229,16 +232,19 @@ def _write(
     """Writes a stream as it comes; also tells the milliseconds until the first audio."""
     from rt_drama3.audio import WavWriter
 
-    first_audio = None
+    first_audio, chunks = None, iter(speech)
     try:
+        # The file is not touched before there is something to put into it.
+        chunk = next(chunks, None)
         with WavWriter(target, rate) as writer, _bar("speaking", MofNCompleteColumn()) as update:
-            for chunk in speech:
+            while chunk is not None:
                 if first_audio is None:
                     first_audio = 1e3 * (chunk.stamps.decoded - chunk.stamps.accepted)
                 writer.write(chunk.pcm)
                 if not isinstance(target, Path):
                     target.flush()
                 update(chunk.segment, speech.pieces)
+                chunk = next(chunks, None)
     finally:
         speech.cancel()
     return speech.result(), first_audio
@@ -330,9 +336,9 @@ def _info_table(info: CheckpointInfo) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in info.rows():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     for problem in info.problems:
-        table.add_row("[red]problem[/red]", problem)
+        table.add_row("[red]problem[/red]", escape(problem))
     return table
 
 

@@ -7,6 +7,7 @@ the nano voice and pruned checkpoints are the same code with other numbers. No t
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass, replace
 
 from rt_drama3.errors import RequestError
@@ -216,19 +217,24 @@ def resolve_sampling(
         RequestError: a value is out of range.
     """
     for name, value in (("temperature", temperature), ("head_temperature", head_temperature)):
-        if value is not None and not 0 <= value <= 10:
+        if value is not None and not (_is_number(value) and 0 <= value <= 10):
             raise RequestError(f"{name} is {value}; it must lie in 0..10 (0 is greedy).")
-    if top_p is not None and not 0 < top_p <= 1:
+    if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
         raise RequestError(f"top_p is {top_p}; it must lie above 0 and up to 1.")
-    if top_k is not None and top_k < 1:
+    if top_k is not None and not (_is_number(top_k) and top_k >= 1 and top_k == int(top_k)):
         raise RequestError(f"top_k is {top_k}; it must be at least 1.")
     if head_temperature is None:
         head_temperature = defaults.head_temperature if temperature is None else temperature
     return replace(
         defaults,
-        temperature=defaults.temperature if temperature is None else temperature,
-        head_temperature=head_temperature,
-        top_p=defaults.top_p if top_p is None else top_p,
-        top_k=defaults.top_k if top_k is None else top_k,
+        temperature=float(defaults.temperature if temperature is None else temperature),
+        head_temperature=float(head_temperature),
+        top_p=float(defaults.top_p if top_p is None else top_p),
+        top_k=defaults.top_k if top_k is None else int(top_k),
         repetition_aware=defaults.repetition_aware and repetition_aware,
     )
+
+
+def _is_number(value: object) -> bool:
+    """Whether a setting is a real number, numpy's included."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -304,6 +304,12 @@ class Drama3:
                 self._engine = Engine(self, self._engine_config or read_engine_config())
             return self._engine
 
+    def __enter__(self) -> Drama3:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Ends the engine's threads, cancelling what runs; a later use makes a new engine."""
         with self._lock:
@@ -337,6 +343,8 @@ class Drama3:
             array, rate = np.asarray(source), self.sample_rate
             if array.ndim == 2 and np.issubdtype(array.dtype, np.integer):
                 return array.astype(np.int64)
+        if rate < 1:
+            raise RequestError(f"reference {number} has sample rate {rate} Hz; give its own.")
         if array.ndim and len(array) > MAX_REFERENCE_SECONDS * rate:
             raise RequestError(
                 f"reference {number} lasts {len(array) / rate:.1f} s; "
@@ -358,7 +366,13 @@ class Drama3:
             RequestError: the audio is empty, not mono, not finite, or the checkpoint's codec has no
                 encode half.
         """
-        samples = np.asarray(audio, dtype=np.float32)
+        given = np.asarray(audio)
+        if not np.issubdtype(given.dtype, np.floating):
+            raise RequestError(
+                f"audio has dtype {given.dtype}; float samples within -1..1 are needed (16-bit "
+                "integers divided by 32768)."
+            )
+        samples = given.astype(np.float32)
         if samples.ndim != 1 or not samples.size:
             raise RequestError(
                 f"audio has shape {samples.shape}; one channel of at least one sample is needed."
@@ -394,8 +408,15 @@ class Drama3:
             raise RequestError(
                 f"codes have shape {grid.shape}; [{self.config.num_codebooks}, frames] is needed."
             )
+        if not np.issubdtype(grid.dtype, np.integer):
+            raise RequestError(f"codes have dtype {grid.dtype}; integers are needed.")
         if not grid.shape[1]:
             return np.zeros(0, dtype=np.float32)
+        size = self.config.tower.codebook_size
+        if grid.min() < 0 or grid.max() >= size:
+            raise RequestError(
+                f"codes reach from {grid.min()} to {grid.max()}; they must lie in 0..{size - 1}."
+            )
         with torch.inference_mode():
             tensor = torch.from_numpy(grid.astype(np.int64)).to(self.model.device)
             return self.codec.decode(tensor[None])[0].float().cpu().numpy()

@@ -88,7 +88,7 @@ class Engine:
             Overloaded: too many streams wait already, or the engine was closed.
             DeviceError: the engine failed.
         """
-        _check_numbers(request)
+        _check_shapes(request)
         sampling = resolve_sampling(
             self._drama.sampling,
             request.temperature,
@@ -553,7 +553,14 @@ def _close_quietly(engine: weakref.ref[Engine]) -> None:
         alive.close()
 
 
-def _check_numbers(request: SpeechRequest) -> None:
+def _check_shapes(request: SpeechRequest) -> None:
+    for name, second in (("references", "audio or codes"), ("history", "codes")):
+        for number, entry in enumerate(getattr(request, name), 1):
+            if not isinstance(entry, tuple | list) or len(entry) != 2:
+                raise RequestError(
+                    f"entry {number} of {name} is a {type(entry).__name__}; "
+                    f"a pair (text, {second}) is needed."
+                )
     for name, least in (("seed", None), ("max_frames", 1)):
         value = getattr(request, name)
         if value is None:

@@ -259,11 +259,12 @@ class FrameMaker:
         self.look_for_faster_step(idle=True)
         if wanted == "compile" and self._compiled is None:
             raise ConfigError("the compiled step does not load; use step mode eager or auto.")
-        if self._builder is not None and self._builder.obstacle:
-            log.info("the step stays eager: %s", self._builder.obstacle)
-            self._builder = None
-        elif self._builder is not None:
-            self._builder.start()
+        builder = self._builder
+        if builder is not None:
+            builder.start()
+            if builder.obstacle:
+                log.warning("the step stays eager: %s", builder.obstacle)
+                self._builder = None
 
     def look_for_faster_step(self, idle: bool) -> bool:
         """Takes compiled packages over once they are built; a step never under a running take.

@@ -8,6 +8,7 @@ noted beside where the package would be, and not tried again until that note is 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -172,8 +173,13 @@ class PackageBuilder:
         """Starts building what is missing in a process of its own, which may outlive this one."""
         if self._process is not None or self.obstacle or self.ready() or self.failure():
             return
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("wb") as output:
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            output = self._log.open("wb")
+        except OSError as error:
+            self.obstacle = f"the cache folder cannot be written ({error}); set RT_DRAMA3_CACHE"
+            return
+        with output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, self.recipe.to_json()],
                 stdin=subprocess.DEVNULL,
@@ -210,6 +216,9 @@ def _main() -> None:
     recipe = Recipe.from_json(parser.parse_args().recipe)
     if hasattr(os, "nice"):
         os.nice(10)
+    # On Linux a session of its own is a scheduling group of its own, which nice does not reach.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("10")
     torch.set_num_threads(1)
     packages.folder().mkdir(parents=True, exist_ok=True)
     try:

@@ -75,7 +75,6 @@ def fails(speech: Speech, kind: type[RtDrama3Error], message: str) -> int:
         ({"references": [("Hm.", np.zeros((3, 2000), int))]}, RequestError, "at most 1023 fit"),
         ({"history": [("Hm.", np.zeros((3, 0), int))]}, RequestError, "history 1.*empty"),
         ({"history": [("Hm.", [[1, 2], [3]])]}, RequestError, "history 1.*not an array"),
-        ({"references": [("Hm.",)]}, DeviceError, "the stream failed"),
     ],
 )
 def test_a_bad_voice_ends_its_own_stream(
@@ -180,6 +179,14 @@ def raising(error: Exception, when: Callable[..., bool], real: Callable[..., Any
         return real(*args)
 
     return wrapped
+
+
+@pytest.mark.parametrize(
+    "settings", [{"references": [("Hm.",)]}, {"references": ["a.wav"]}, {"history": [[1]]}]
+)
+def test_an_entry_that_is_no_pair_is_refused_at_once(settings: dict[str, Any]) -> None:
+    with running(shared_drama()) as engine, pytest.raises(RequestError, match="pair .text, "):
+        say(engine, TEXT, **settings)
 
 
 def test_memory_that_runs_out_in_prefill_ends_that_stream(caplog: pytest.LogCaptureFixture) -> None:
