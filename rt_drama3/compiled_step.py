@@ -157,7 +157,16 @@ class CompiledStep:
             if not self._step.is_active(start):
                 start += 1
                 continue
-            fitting = [n for n in sizes if n <= self._step.slots - start]
+            fitting = [
+                n
+                for n in sizes
+                if n <= self._step.slots - start and not self._step.starts_pair(start + n - 1)
+            ]
+            if not fitting:
+                raise RuntimeError(
+                    f"slot {start} is guided and needs a package of two rows, "
+                    f"but only {list(sizes)} are loaded"
+                )
             size = next((n for n in fitting if n >= streams - start), fitting[-1])
             yield start, size
             start += size

@@ -205,6 +205,10 @@ class FrameStep:
         """Whether the next steps advance the stream in ``slot``."""
         return self._active[slot]
 
+    def starts_pair(self, slot: int) -> bool:
+        """Whether ``slot`` is the directed row of a guided stream, its twin in the next slot."""
+        return self._guided[slot]
+
     @property
     def slots(self) -> int:
         """Streams held at once."""

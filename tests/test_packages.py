@@ -134,6 +134,19 @@ def test_a_stream_is_the_same_to_the_bit_in_any_batch(
         assert torch.equal(alone.output.codes[0], crowd.output.codes[0])
 
 
+def test_a_guided_pair_is_never_parted(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    model, _ = checkpoint
+    step = FrameStep(model, 4, 256, 16)
+    step.configure(0, SETTINGS["sampled"], 1)
+    step.configure(1, SETTINGS["sampled"], 1, guidance=2.0)
+    runner = CompiledStep(step, ())
+    runner._packages = {1: list, 2: list}  # type: ignore[assignment]
+    assert list(runner._spread(3)) == [(0, 1), (1, 2)]
+    runner._packages = {1: list}  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="slot 1 is guided"):
+        list(runner._spread(3))
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_compiled_decode_equals_eager(checkpoint: tuple[SpeechModel, Codec]) -> None:
