@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,8 @@ def speak(
     from rt_drama3 import drama3
     from rt_drama3.speech import SpeechRequest
 
+    # A polite stop leaves by exception, so that the file is closed with its true sizes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if text == "-":
         text = _standard_input()
     references = _references(ref, ref_text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import wave
 from pathlib import Path
 
@@ -92,6 +93,29 @@ def test_nothing_to_speak_is_no_error(tmp_path: Path) -> None:
     assert "nothing to speak" in result.stderr
     with wave.open(str(out)) as audio:
         assert audio.getnframes() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_a_stopped_speech_keeps_what_was_made(tmp_path: Path) -> None:
+    out = tmp_path / "cut.wav"
+    text = "This goes on for quite a while. " * 60
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rt_drama3.cli", "speak", text, "--out", str(out)],
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[1],
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (out.exists() and out.stat().st_size > 20_000):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    with wave.open(str(out)) as audio:
+        assert 44 + 2 * audio.getnframes() == out.stat().st_size
 
 
 def test_info_tells_the_plan() -> None:
