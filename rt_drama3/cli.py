@@ -29,7 +29,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from rt_drama3 import __version__
+from rt_drama3 import __version__, cli_options
 from rt_drama3.cli_serve import serve
 from rt_drama3.errors import RequestError, RtDrama3Error
 
@@ -116,17 +116,11 @@ def speak(
         Path,
         typer.Option("--out", "-o", help="The wav file to write; - is stdout.", dir_okay=False),
     ] = Path("speech.wav"),
-    model: Annotated[
-        str, typer.Option(help="nano, a checkpoint folder, or a hub id (fishaudio/drama-3).")
-    ] = "nano",
-    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; default: what fits.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; default: what is fastest.")
-    ] = None,
+    model: cli_options.Model = "nano",
+    revision: cli_options.Revision = None,
+    device: cli_options.Device = "auto",
+    dtype: cli_options.Dtype = None,
+    threads: cli_options.Threads = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same take.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None,
     head_temperature: Annotated[
@@ -265,7 +259,7 @@ def _standard_input() -> str:
 @model_app.command("info")
 def model_info(
     path: Annotated[str, typer.Argument(help="nano, a checkpoint folder, or a hub id.")] = "nano",
-    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
+    revision: cli_options.Revision = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Also: bytes per stream and frame, and the floor.")
     ] = False,

@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rt_drama3 import cli_options
+
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
 
 
 def serve(
-    model: Annotated[
-        str, typer.Option(help="nano, a checkpoint folder, or a hub id (fishaudio/drama-3).")
-    ] = "nano",
-    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; default: what fits.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; default: what is fastest.")
-    ] = None,
+    model: cli_options.Model = "nano",
+    revision: cli_options.Revision = None,
+    device: cli_options.Device = "auto",
+    dtype: cli_options.Dtype = None,
+    threads: cli_options.Threads = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")
     ] = None,
