@@ -1,0 +1,288 @@
+"""``rt-drama3-client``: speak a line, a pipe or what is typed; play, save, pipe on, measure.
+
+Exit codes: 0 spoken, 1 refused or failed, 2 wrong arguments, 3 no server, 4 broken off in the
+middle of the audio, 130 interrupted, 141 nobody reads the pipe, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import codecs
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, BinaryIO, Protocol
+
+from rt_drama3_client.address import KEY_VARIABLE, URL_VARIABLE, Settings
+from rt_drama3_client.audio_files import AudioFile, check_fits, format_of
+from rt_drama3_client.errors import ClientError, ConnectFailed, UsageError
+from rt_drama3_client.measure import TEXT, measure
+from rt_drama3_client.messages import AudioChunk, Ready
+from rt_drama3_client.options import FORMAT_NAMES
+from rt_drama3_client.sources import FLUSH, Piece
+from rt_drama3_client.speaker import Speaker
+from rt_drama3_client.sync import Client, Speech
+
+SPEECH_OPTIONS = (
+    *("voice", "sample_rate", "bitrate", "seed", "temperature", "top_p", "top_k"),
+    *("max_seconds", "gain_db"),
+)
+BLOCK = 65_536  # bytes read from standard input at once
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return _run(options)
+    except UsageError as error:
+        parser.error(str(error))
+    except BrokenPipeError:
+        # What is left in the buffer would fail once more at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except ConnectFailed as error:
+        return _say(f"error: {error}", 3)
+    except ClientError as error:
+        return _say(f"error: {error}", 4 if error.received.messages else 1)
+    except OSError as error:
+        return _say(f"error: {error}", 1)
+    except KeyboardInterrupt:
+        return _say("stopped", 130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _parser() -> argparse.ArgumentParser:
+    from rt_drama3_client import __version__
+
+    parser = argparse.ArgumentParser(
+        "rt-drama3-client", description="Speaks through an rt-drama3 server.", allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("text", nargs="?", help="what to say; - reads standard input while it is written")
+    add("-o", "--out", help="file to write (.wav .mp3 .opus .flac .aac .pcm), or - for a pipe")
+    add("--format", choices=FORMAT_NAMES, help="default: by the file's name; wav into a pipe")
+    add("--by", choices=("line", "word"), default="line", help="how standard input is spoken")
+    add("--device", help="number or name of the output device")
+    add("--url", help=f"server; default: ${URL_VARIABLE}, then this machine")
+    add("--api-key", help=f"others on this machine can see it; better: ${KEY_VARIABLE}")
+    add("--timeout", type=float, default=30.0, help="seconds to wait for the server (30)")
+    add("--voice", help="name of a stored voice")
+    add("--sample-rate", type=int, help="Hz")
+    add("--bitrate", type=int, help="bits per second, for mp3, opus and aac")
+    add("--seed", type=int, help="the same seed gives the same speech")
+    add("--temperature", type=float, help="0 is greedy")
+    add("--top-p", type=float)
+    add("--top-k", type=int)
+    add("--max-seconds", type=float, help="stop after so much speech")
+    add("--gain-db", type=float, help="louder or softer, -20 to 20")
+    add("--json", action="store_true", help="figures as JSON on stdout (stderr with --out -)")
+    add("--measure", type=int, metavar="N", help="speak N times and tell how fast it was")
+    add("--barge-in", action="store_true", help="with --measure: cancels, too")
+    add("--voices", action="store_true", help="list the stored voices")
+    add("--models", action="store_true", help="list the models")
+    add("--version", action="version", version=f"rt-drama3-client {__version__}")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings = Settings(timeout=options.timeout)
+    speech_options = {name: getattr(options, name) for name in SPEECH_OPTIONS}
+    if options.voices or options.models:
+        return _list(options, settings)
+    if options.measure is not None:
+        return _measure(options, settings, speech_options)
+    if options.barge_in:
+        raise UsageError("--barge-in is measured: add --measure N.")
+    if options.text is None:
+        raise UsageError("there is no text; give some, or - to read standard input.")
+    speech_options["format"] = _format(options)
+    text = _typed(options.by) if options.text == "-" else options.text
+    with Client(options.url, api_key=options.api_key, settings=settings) as client:
+        speech = client.speak(text, **speech_options)
+        with _target(options) as target:
+            for event in speech.events():
+                if isinstance(event, Ready):
+                    target.begin(event.sample_rate)
+                elif isinstance(event, AudioChunk):
+                    target.write(event)
+        return _tell(options, speech)
+
+
+def _format(options: argparse.Namespace) -> str:
+    """What to ask the server for."""
+    asked: str | None = options.format
+    if options.out is None:
+        if asked not in (None, "pcm"):
+            raise UsageError(f"--format {asked} cannot be played; add --out FILE.")
+        return "pcm"
+    if options.out == "-":
+        return asked or "wav"
+    if asked is None:
+        return format_of(options.out)
+    check_fits(options.out, asked)
+    return asked
+
+
+class _Target(Protocol):
+    """Where audio goes."""
+
+    def begin(self, rate: int) -> None:
+        """The server is about to speak."""
+
+    def write(self, audio: bytes) -> object:
+        """Audio came."""
+
+
+class _Pipe:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def begin(self, rate: int) -> None:
+        pass
+
+    def write(self, audio: bytes) -> None:
+        self._file.write(audio)
+        self._file.flush()
+
+
+class _File(AudioFile):
+    def begin(self, rate: int) -> None:
+        pass
+
+
+class _Card(AbstractContextManager["_Card"]):
+    """The sound card, which is opened while the server makes the first audio."""
+
+    def __init__(self, device: str | None) -> None:
+        self._device = device
+        self._speaker: Speaker | None = None
+
+    def begin(self, rate: int) -> None:
+        if self._speaker is None:
+            self._speaker = Speaker(rate, self._device)
+
+    def write(self, audio: bytes) -> None:
+        assert self._speaker is not None
+        self._speaker.write(audio)
+
+    def __exit__(self, *error: Any) -> None:
+        if self._speaker is not None:
+            self._speaker.__exit__(*error)
+
+
+def _target(options: argparse.Namespace) -> AbstractContextManager[_Target]:
+    if options.out is None:
+        return _Card(options.device)
+    if options.out == "-":
+        return nullcontext(_Pipe(sys.stdout.buffer))
+    folder = os.path.dirname(options.out)
+    if folder and not os.path.isdir(folder):
+        raise UsageError(f"{folder} is not a folder; create it first.")
+    return _File(options.out)
+
+
+def _tell(options: argparse.Namespace, speech: Speech) -> int:
+    """What it was like; for people on stderr."""
+    done, timings, ready = speech.done, speech.timings, speech.ready
+    assert done is not None
+    assert ready is not None
+    first = timings.first_audio
+    facts = {
+        "file": options.out,
+        "request_id": done.id,
+        "model": ready.model,
+        "format": ready.format,
+        "sample_rate": ready.sample_rate,
+        "seconds": done.sent.seconds,
+        "seed": done.seed,
+        "complete": done.complete,
+        "connect_ms": round(1e3 * timings.connect, 3),
+        "first_audio_ms": None if first is None else round(1e3 * first, 3),
+        "worst_underrun_ms": round(1e3 * timings.playback.worst_gap, 3),
+        "server": dict(timings.server),
+    }
+    if options.json:
+        file = sys.stderr if options.out == "-" else sys.stdout
+        file.write(json.dumps(facts) + "\n")
+        return 0
+    if first is None:
+        return _say("there was nothing to speak in the text", 0)
+    what = "spoke" if options.out in (None, "-") else f"wrote {options.out}:"
+    _say(
+        f"{what} {done.sent.seconds:.2f} s at {ready.sample_rate} Hz, first audio after "
+        f"{1e3 * first:.0f} ms, seed {done.seed}",
+        0,
+    )
+    for notice in ready.notices:
+        _say(f"note: {notice}", 0)
+    return 0 if done.complete else _say("the speech was cut by its length limit", 0)
+
+
+def _measure(options: argparse.Namespace, settings: Settings, asked: dict[str, Any]) -> int:
+    if options.measure < 1:
+        raise UsageError(f"--measure is {options.measure}; it must be at least 1.")
+    if options.out is not None or options.text == "-" or options.format not in (None, "pcm"):
+        raise UsageError("--measure takes pcm of a text from the command line, without --out.")
+    text = options.text or TEXT
+    work = measure(
+        *(options.url, options.api_key, settings, text, options.measure, options.barge_in), asked
+    )
+    report = asyncio.run(work)
+    shown = json.dumps(report.as_json()) if options.json else report.table()
+    sys.stdout.write(shown + "\n")
+    return 0
+
+
+def _list(options: argparse.Namespace, settings: Settings) -> int:
+    with Client(options.url, api_key=options.api_key, settings=settings) as client:
+        lines = client.models() if options.models else []
+        if options.voices:
+            lines += [f"{voice.name}  {voice.seconds:.1f} s" for voice in client.voices()]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _typed(by: str) -> Iterator[Piece]:
+    """Standard input as it comes: whole lines, each spoken at once, or single words."""
+    decoder, place, rest = codecs.getincrementaldecoder("utf-8")(), 0, ""
+    while True:
+        # Not through sys.stdin: a thread that waits in it would keep the process from exiting.
+        block = os.read(0, BLOCK)
+        try:
+            rest += decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"standard input is not UTF-8 text (near byte {place + error.start}); convert it."
+            ) from error
+        place += len(block)
+        if by == "line":
+            *lines, rest = rest.split("\n")
+            for line in lines:
+                yield line + "\n"
+                yield FLUSH
+        elif block:
+            end = max(rest.rfind(" "), rest.rfind("\n")) + 1
+            if end:
+                yield rest[:end]
+            rest = rest[end:]
+        if not block:
+            yield rest
+            return
+
+
+def _terminated(*_: object) -> None:
+    """A polite stop leaves by exception, so that files are closed with their true sizes."""
+    sys.exit(143)
+
+
+def _say(message: str, code: int) -> int:
+    sys.stderr.write(message + "\n")
+    return code

@@ -1,0 +1,141 @@
+"""The HTTP routes: voices and models. Blocking; ``AsyncClient`` calls them in threads."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import msgpack
+
+from rt_drama3_client.address import Address, Settings
+from rt_drama3_client.connection import refusal
+from rt_drama3_client.errors import BadServerMessage, ConnectFailed
+
+MOST = 16 << 20  # bytes of an answer
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A stored voice.
+
+    Attributes:
+        name: to ask for it with.
+        texts: what is said in its clips.
+        seconds: of its clips, together.
+        created: in seconds since 1970.
+        notices: words on what cannot be honoured; only when it is added.
+    """
+
+    name: str
+    texts: tuple[str, ...] = ()
+    seconds: float = 0.0
+    created: int = 0
+    notices: tuple[str, ...] = ()
+
+
+def voices(address: Address, key: str | None, settings: Settings) -> list[Voice]:
+    """``GET /v1/voices``."""
+    return [_voice(one) for one in _list(_ask(address, key, settings, "GET", "/v1/voices"))]
+
+
+def add_voice(
+    address: Address,
+    key: str | None,
+    settings: Settings,
+    name: str,
+    clips: Sequence[tuple[str, bytes]],
+) -> Voice:
+    """``POST /v1/voices``."""
+    references = [{"text": text, "audio": audio} for text, audio in clips]
+    body = msgpack.packb({"name": name, "references": references})
+    return _voice(_ask(address, key, settings, "POST", "/v1/voices", body))
+
+
+def delete_voice(address: Address, key: str | None, settings: Settings, name: str) -> None:
+    """``DELETE /v1/voices/{name}``."""
+    _ask(address, key, settings, "DELETE", f"/v1/voices/{quote(name, safe='')}")
+
+
+def models(address: Address, key: str | None, settings: Settings) -> list[str]:
+    """``GET /v1/models``."""
+    found = _list(_ask(address, key, settings, "GET", "/v1/models"))
+    return [str(model.get("id")) for model in found]
+
+
+def _ask(
+    address: Address,
+    key: str | None,
+    settings: Settings,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+) -> dict[str, Any]:
+    """One request.
+
+    Raises:
+        ConnectFailed: no answer.
+        ServerError: it was refused.
+        BadServerMessage: the answer is not JSON.
+    """
+    headers = {"User-Agent": "rt-drama3-client", "Content-Type": "application/msgpack"}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(address.http(path), body, headers, method=method)
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+    if address.loopback or settings.proxy is None:
+        handlers.append(urllib.request.ProxyHandler({}))
+    elif isinstance(settings.proxy, str):
+        proxies = {"http": settings.proxy, "https": settings.proxy}
+        handlers.append(urllib.request.ProxyHandler(proxies))
+    if settings.tls is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=settings.tls))
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=settings.timeout) as got:
+            answer = got.read(MOST)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(MOST)
+        headers = {name.lower(): value for name, value in error.headers.items()}
+        raise refusal(error.code, headers, said, address) from error
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise ConnectFailed(f"{address.http(path)} cannot be reached: {reason}.") from error
+    try:
+        found = json.loads(answer)
+    except ValueError as error:
+        raise BadServerMessage(f"{path} did not answer with JSON.") from error
+    if not isinstance(found, dict):
+        raise BadServerMessage(f"{path} did not answer with an object.")
+    return found
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A key is sent to the server that was named, and nowhere else."""
+
+    def redirect_request(self, *request: object) -> None:
+        return None
+
+
+def _list(found: dict[str, Any]) -> list[dict[str, Any]]:
+    entries = found.get("data")
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        raise BadServerMessage("the server's list has no data.")
+    return entries
+
+
+def _voice(found: dict[str, Any]) -> Voice:
+    try:
+        return Voice(
+            str(found["name"]),
+            tuple(map(str, found.get("texts", ()))),
+            float(found.get("seconds", 0.0)),
+            int(found.get("created", 0)),
+            tuple(map(str, found.get("notices", ()))),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadServerMessage("the server's voice lacks its name or has odd fields.") from error

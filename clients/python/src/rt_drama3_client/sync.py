@@ -1,0 +1,297 @@
+"""Client: the same for programs without an event loop; a thin cover over ``AsyncClient``.
+
+The work is done by an event loop in a thread, one for each client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from rt_drama3_client.address import Settings
+from rt_drama3_client.client import AsyncClient
+from rt_drama3_client.errors import ClientClosed
+from rt_drama3_client.messages import AudioChunk, Cancelled, Done, Event, Pong, Ready, Segment
+from rt_drama3_client.options import Options
+from rt_drama3_client.routes import Voice
+from rt_drama3_client.sources import TextSource
+from rt_drama3_client.speech import AsyncSpeech
+from rt_drama3_client.timings import Timings
+
+T = TypeVar("T")
+LOOK_SECONDS = 0.2  # between looks at Ctrl-C, which some systems show only between waits
+
+
+class Client:
+    """As ``AsyncClient``, blocking. Its methods may be called from any thread.
+
+    Use ``with``, or ``close`` it in the end.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._client = AsyncClient(url, api_key=api_key, settings=settings)
+        self._loop = _Loop()
+        self._finalizer = weakref.finalize(self, _Loop.stop, self._loop)
+
+    def speak(self, text: TextSource, **options: Unpack[Options]) -> Speech:
+        """See ``AsyncClient.speak``; an iterable of text is read in a thread of its own."""
+        return Speech(self._loop, self._client.speak(text, **options))
+
+    def stream(self, **options: Unpack[Options]) -> Speech:
+        """See ``AsyncClient.stream``."""
+        return Speech(self._loop, self._client.stream(**options))
+
+    def connect(self) -> float:
+        """See ``AsyncClient.connect``."""
+        return self._loop.run(self._client.connect())
+
+    def ping(self) -> Pong:
+        """See ``AsyncClient.ping``."""
+        return self._loop.run(self._client.ping())
+
+    def voices(self) -> list[Voice]:
+        """See ``AsyncClient.voices``."""
+        return self._loop.run(self._client.voices())
+
+    def add_voice(self, name: str, clips: Sequence[tuple[str, bytes]]) -> Voice:
+        """See ``AsyncClient.add_voice``."""
+        return self._loop.run(self._client.add_voice(name, clips))
+
+    def delete_voice(self, name: str) -> None:
+        """See ``AsyncClient.delete_voice``."""
+        self._loop.run(self._client.delete_voice(name))
+
+    def models(self) -> list[str]:
+        """See ``AsyncClient.models``."""
+        return self._loop.run(self._client.models())
+
+    def close(self) -> None:
+        """Ends all connections and the thread; a second call does nothing."""
+        if self._finalizer.detach() is not None:
+            self._loop.run(self._client.close())
+            self._loop.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Speech:
+    """One utterance, see ``AsyncSpeech``; text and audio may be handled by different threads."""
+
+    def __init__(self, loop: _Loop, speech: AsyncSpeech) -> None:
+        self._loop = loop
+        self._speech = speech
+
+    @property
+    def ready(self) -> Ready | None:
+        """See ``AsyncSpeech.ready``."""
+        return self._speech.ready
+
+    @property
+    def done(self) -> Done | None:
+        """See ``AsyncSpeech.done``."""
+        return self._speech.done
+
+    @property
+    def request_id(self) -> str | None:
+        """See ``AsyncSpeech.request_id``."""
+        return self._speech.request_id
+
+    @property
+    def segments(self) -> list[Segment]:
+        """See ``AsyncSpeech.segments``."""
+        return self._speech.segments
+
+    @property
+    def timings(self) -> Timings:
+        """See ``AsyncSpeech.timings``."""
+        return self._speech.timings
+
+    @property
+    def lead(self) -> float:
+        """See ``AsyncSpeech.lead``."""
+        return self._speech.lead
+
+    def push(self, text: str) -> None:
+        """See ``AsyncSpeech.push``."""
+        self._loop.run(self._speech.push(text))
+
+    def flush(self) -> None:
+        """See ``AsyncSpeech.flush``."""
+        self._loop.run(self._speech.flush())
+
+    def finish(self) -> None:
+        """See ``AsyncSpeech.finish``."""
+        self._loop.run(self._speech.finish())
+
+    def __iter__(self) -> Iterator[AudioChunk]:
+        return self._loop.iterate(self._speech.__aiter__())
+
+    def events(self) -> Iterator[Event]:
+        """See ``AsyncSpeech.events``."""
+        return self._loop.iterate(self._speech.events())
+
+    def read(self) -> bytes:
+        """See ``AsyncSpeech.read``."""
+        return self._loop.run(self._speech.read())
+
+    def save(self, path: str | os.PathLike[str]) -> Done:
+        """See ``AsyncSpeech.save``."""
+        return self._loop.run(self._speech.save(path))
+
+    def cancel(self) -> Cancelled:
+        """See ``AsyncSpeech.cancel``."""
+        return self._loop.run(self._speech.cancel())
+
+    def ping(self) -> Pong:
+        """See ``AsyncSpeech.ping``."""
+        return self._loop.run(self._speech.ping())
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._speech.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.run(self._speech.__aexit__(kind, error, traceback))
+
+
+class _Loop:
+    """An event loop in a thread, which starts when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Waits for a coroutine; one that is interrupted here is cancelled there first."""
+        future, tasks = self._begin(work)
+        try:
+            _wait(future)
+        finally:
+            if not future.done():  # Ctrl-C, or the like
+                self._cancel(tasks)
+                _wait(future)
+        return future.result()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> tuple[Future[T], list[asyncio.Task[T]]]:
+        future: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            task = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(finish)
+            tasks.append(task)
+
+        def finish(task: asyncio.Task[T]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if task.cancelled():
+                future.set_exception(ClientClosed("the client was closed."))
+            elif error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(task.result())
+
+        with self._lock:  # what is begun before the loop is told to stop is waited for
+            try:
+                self._running().call_soon_threadsafe(begin)
+            except ClientClosed:
+                work.close()
+                raise
+        return future, tasks
+
+    def _cancel(self, tasks: list[asyncio.Task[T]]) -> None:
+        with self._lock:
+            if self._loop is not None and not self._stopped:
+                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """An asynchronous generator as a plain one."""
+        try:
+            while True:
+                try:
+                    item = self.run(_next(source))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            close = getattr(source, "aclose", None)
+            if close is not None:
+                with suppress(ClientClosed):
+                    self.run(close())
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        with self._lock:
+            self._stopped = True
+            loop, thread = self._loop, self._thread
+            if loop is None or thread is None:
+                return
+            if thread.is_alive():
+                loop.call_soon_threadsafe(loop.stop)
+        if thread is not threading.current_thread():
+            thread.join()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._stopped:
+            raise ClientClosed("the client was closed.")
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=_run, args=(self._loop,), name="rt-drama3-client", daemon=True
+            )
+            self._thread.start()
+        return self._loop
+
+
+def _wait(future: Future[T]) -> None:
+    """Waits in looks that are short enough for Ctrl-C."""
+    while not future.done():
+        wait((future,), LOOK_SECONDS)
+
+
+async def _next(source: AsyncIterator[T]) -> T:
+    return await anext(source)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread: runs the loop until it is stopped, then ends what is left on it."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=LOOK_SECONDS))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
