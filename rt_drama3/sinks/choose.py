@@ -1,0 +1,53 @@
+"""From what a user writes (``speaker:USB``, ``mic``, ``-``, ``take.flac``) to a sink."""
+
+from __future__ import annotations
+
+import os
+
+from rt_drama3.audio.stream_encode import FORMATS
+from rt_drama3.audio.writer import format_of
+from rt_drama3.errors import RequestError
+from rt_drama3.sinks.files import EncodedSink, WavSink
+from rt_drama3.sinks.microphone import microphone
+from rt_drama3.sinks.sink import Sink
+from rt_drama3.sinks.speaker import SpeakerSink
+
+_FALLBACK = ",default"
+_FORMATS = {**{name: name for name in FORMATS}, "raw": "pcm"}
+
+
+def make_sink(spec: str, *, fallback: bool = False) -> Sink:
+    """Makes the sink that a user asks for; nothing is opened yet.
+
+    Args:
+        spec: one of ``speaker``, ``speaker:DEVICE`` (index, name or a part of it; ``,default``
+            behind it asks for ``fallback``), ``mic``, ``mic:NAME``, ``-`` (wav to standard output),
+            a path whose ending names the format, ``FORMAT:PATH`` and ``FORMAT:-`` with ``raw`` or a
+            name in ``audio.FORMATS``.
+        fallback: see ``SpeakerSink``.
+
+    Raises:
+        RequestError: it cannot be understood.
+        SinkError: this system has no loopback device to use as a microphone.
+    """
+    kind, colon, rest = spec.partition(":")
+    if kind == "speaker":
+        device = rest.removesuffix(_FALLBACK)
+        return SpeakerSink(device or None, fallback=fallback or device != rest)
+    if kind == "mic":
+        return microphone(rest or None)
+    if colon and kind in _FORMATS:
+        if not rest:
+            raise RequestError(f"{spec!r} names no file; write {kind}:PATH or {kind}:-.")
+        return _file(rest, _FORMATS[kind])
+    if spec == "-":
+        return WavSink("-")
+    if not spec:
+        raise RequestError("A sink is empty; use speaker, mic, - or a path.")
+    if os.path.isdir(spec):
+        raise RequestError(f"{spec!r} is a folder; name a file in it.")
+    return _file(spec, format_of(spec))
+
+
+def _file(path: str, format: str) -> Sink:
+    return WavSink(path) if format == "wav" else EncodedSink(path, format)

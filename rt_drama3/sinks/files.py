@@ -1,0 +1,227 @@
+"""Writes to files and pipes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from abc import abstractmethod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
+from rt_drama3.audio.stream_resample import StreamResampler
+from rt_drama3.audio.wav import wav_header
+from rt_drama3.audio.writer import rate_for
+from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.sinks.pcm_format import Pcm, PcmFormat, to_int16, with_channels
+from rt_drama3.sinks.sink import FADE_MS, PipeClosed, Sink, SinkStats, already_open, not_open
+
+STDOUT = "-"
+_HEADER_SECONDS = 0.25  # of sound between two updates of a WAV file's sizes
+_MOST_WAV_BYTES = 0xFFFF_FFFF - 44
+
+
+class ByteSink(Sink):
+    """What files and pipes share: bytes that go out at once, and nothing that waits in between.
+
+    ``stop`` keeps what was written. A folder that is missing, a full disk and a reader that went
+    away are each one clear error; a file keeps what reached it.
+
+    Args:
+        target: a path, "-" for standard output, or a binary file object, which is left open.
+    """
+
+    recovers = False
+
+    def __init__(self, target: str | os.PathLike[str] | BinaryIO) -> None:
+        self._target = target
+        self._file: BinaryIO | None = None
+        self._owned = False
+        self._format: PcmFormat | None = None
+        self._lock = threading.RLock()
+        if isinstance(target, str | os.PathLike):
+            self.name = "standard output" if os.fspath(target) == STDOUT else os.fspath(target)
+        else:
+            self.name = str(getattr(target, "name", "the output"))
+
+    @abstractmethod
+    def _begin(self, format: PcmFormat) -> None:
+        """Writes what comes before the samples; refuses a format it does not have."""
+
+    @abstractmethod
+    def _samples(self, pcm: Pcm, format: PcmFormat) -> None:
+        """Writes samples."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Writes what comes after them."""
+
+    def open(self, format: PcmFormat) -> None:
+        with self._lock:
+            if self._file is not None:
+                raise already_open(self.name)
+            self._open_target()
+            try:
+                self._begin(format)
+            except (SinkError, RequestError):
+                self._release()
+                raise
+            self._format = format
+
+    def write(self, pcm: Pcm) -> None:
+        with self._lock:
+            if self._format is None:
+                raise not_open(self.name)
+            self._samples(pcm, self._format)
+
+    def finish(self) -> None:
+        if self._format is None:
+            raise not_open(self.name)
+
+    def drain(self) -> None:
+        self.finish()
+
+    def stop(self, fade_ms: float = FADE_MS) -> None:
+        pass
+
+    def close(self) -> None:
+        with self._lock:
+            if self._file is None:
+                return
+            try:
+                if self._format is not None:
+                    self._end()
+            finally:
+                self._format = None
+                self._release()
+
+    @property
+    def stats(self) -> SinkStats:
+        format = self._format
+        return SinkStats(device_rate=0 if format is None else format.rate)
+
+    # --- inside ---
+
+    def _open_target(self) -> None:
+        target = self._target
+        if not isinstance(target, str | os.PathLike):
+            self._file = target
+        elif os.fspath(target) == STDOUT:
+            self._file = sys.stdout.buffer
+        else:
+            try:
+                self._file = Path(target).open("wb")  # noqa: SIM115 - closed by close()
+            except (OSError, ValueError) as error:
+                raise self._failed(error) from error
+            self._owned = True
+
+    def _put(self, data: bytes) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(data)
+            self._file.flush()  # a reader is never behind
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError | ValueError) -> SinkError:
+        if isinstance(error, BrokenPipeError):
+            return PipeClosed(f"The reader of {self.name} has gone away; nothing more was written.")
+        reason = getattr(error, "strerror", None) or str(error)
+        return SinkError(f"{self.name} cannot be written: {reason}. Choose another file or folder.")
+
+    def _release(self) -> None:
+        file, owned = self._file, self._owned
+        self._file, self._owned = None, False
+        if owned and file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                raise self._failed(error) from error
+
+
+class WavSink(ByteSink):
+    """A 16-bit WAV file with any number of channels.
+
+    The sizes in its header are made true four times per second of sound and on close, so that a
+    file whose writer was killed can be played as far as that; ``repair_wav`` gets the rest. In a
+    pipe, which cannot be rewound, they say "until the end".
+    """
+
+    def _begin(self, format: PcmFormat) -> None:
+        assert self._file is not None
+        self._rate, self._channels = format.rate, format.channels
+        self._bytes = self._said = 0
+        try:
+            self._seekable = self._file.seekable()
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+        self._put(wav_header(self._rate, 0 if self._seekable else None, self._channels))
+
+    def _samples(self, pcm: Pcm, format: PcmFormat) -> None:
+        data = to_int16(format.frames(pcm)).astype("<i2", copy=False).tobytes()
+        if self._bytes + len(data) > _MOST_WAV_BYTES:
+            raise SinkError(f"{self.name} is full: a WAV file holds 4 GiB; start another file.")
+        self._put(data)
+        self._bytes += len(data)
+        if self._bytes - self._said >= _HEADER_SECONDS * self._rate * 2 * self._channels:
+            self._update()
+
+    def _end(self) -> None:
+        self._update()
+
+    def _update(self) -> None:
+        if not self._seekable or self._file is None:
+            return
+        try:
+            self._file.seek(0)
+            self._put(wav_header(self._rate, self._bytes, self._channels))
+            self._file.seek(0, os.SEEK_END)
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+        self._said = self._bytes
+
+
+class EncodedSink(ByteSink):
+    """A file or pipe in one of ``audio.FORMATS``, one channel; ``pcm`` is bare 16-bit samples.
+
+    Where a format has not the stream's rate, the next higher one it has is used.
+
+    Args:
+        target: see ``ByteSink``.
+        format: a name in ``audio.FORMATS``; "wav" here is the endless kind.
+        bitrate: see ``StreamEncoder``.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | BinaryIO,
+        format: str,
+        *,
+        bitrate: int | None = None,
+    ) -> None:
+        super().__init__(target)
+        if format not in FORMATS:
+            raise RequestError(f"The format is {format!r}; use one of {', '.join(FORMATS)}.")
+        self._encoding, self._bitrate = format, bitrate
+
+    def _begin(self, format: PcmFormat) -> None:
+        if format.channels != 1:
+            raise RequestError(
+                f"{self._encoding} is written with one channel here, not {format.channels}; "
+                "use wav, or mix them first."
+            )
+        rate = rate_for(self._encoding, format.rate)
+        self._encoder = StreamEncoder(self._encoding, rate, bitrate=self._bitrate)
+        self._resampler = StreamResampler(format.rate, rate, "high")
+
+    def _samples(self, pcm: Pcm, format: PcmFormat) -> None:
+        frames = with_channels(format.frames(pcm), 1)[:, 0]
+        data = self._encoder.push(self._resampler.push(np.ascontiguousarray(frames)))
+        if data:
+            self._put(data)
+
+    def _end(self) -> None:
+        self._put(self._encoder.push(self._resampler.flush()) + self._encoder.flush())

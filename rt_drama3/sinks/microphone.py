@@ -1,0 +1,134 @@
+"""Speaks into a virtual microphone that other programs record from."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from rt_drama3.errors import SinkError
+from rt_drama3.sinks import portaudio, virtual_mic
+from rt_drama3.sinks.device_sink import DeviceSink
+from rt_drama3.sinks.pcm_format import PcmFormat
+from rt_drama3.sinks.player import Player
+from rt_drama3.sinks.prebuffer import Prebuffer
+from rt_drama3.sinks.pulse import PulseStream, PulseTarget
+from rt_drama3.sinks.sink import Sink
+from rt_drama3.sinks.speaker import SpeakerSink
+
+# What to play into on systems whose loopback devices are drivers that a user installs.
+_LOOPBACKS = {
+    "darwin": ("BlackHole", "BlackHole (https://existential.audio/blackhole/)"),
+    "win32": ("CABLE Input", "VB-CABLE (https://vb-audio.com/Cable/)"),
+}
+
+
+def microphone(name: str | None = None) -> Sink:
+    """Returns the sink that is this system's virtual microphone.
+
+    On Linux a ``MicSink``; on macOS and Windows a ``SpeakerSink`` that plays into BlackHole or
+    VB-CABLE, whose other end is the microphone.
+
+    Args:
+        name: of the microphone (Linux), or a part of the loopback device's name.
+
+    Raises:
+        SinkError: there is no loopback device, with where to get one.
+    """
+    if not _has_drivers():
+        return MicSink(name or virtual_mic.NAME)
+    return SpeakerSink(loopback_device(name))
+
+
+def _has_drivers() -> bool:
+    return sys.platform in _LOOPBACKS
+
+
+def loopback_device(name: str | None = None) -> str:
+    """Returns the name of the loopback device to play into on macOS and Windows.
+
+    Raises:
+        SinkError: there is none.
+    """
+    part, product = _LOOPBACKS.get(sys.platform, _LOOPBACKS["darwin"])
+    audio = portaudio.start()
+    try:
+        found = portaudio.devices(audio)
+    finally:
+        portaudio.end(audio)
+    wanted = (name or part).lower()
+    for device in found:
+        if device.outputs and wanted in device.name.lower():
+            return device.name
+    raise SinkError(
+        f"A virtual microphone needs a loopback device, and none is called {name or part!r}: "
+        f"install {product}, restart, and choose it as the microphone in the other program."
+    )
+
+
+class MicSink(DeviceSink):
+    """Plays into the virtual microphone of the sound server, making it if it is not there.
+
+    Where the stream is mono and has the microphone's rate, its samples arrive bit for bit; other
+    rates are converted to within -80 dB, which holds back up to 20 ms (44.1 to 48 kHz). A stop
+    fades what the server has not played yet, within a few milliseconds. When the server is
+    restarted the microphone is made again with the next write.
+
+    Args:
+        name: of the source that other programs choose.
+        rate: of the microphone, in Hz, when it is made here; one that exists keeps its own.
+        keep: leave the microphone there when this sink is closed.
+        server_ms: sound that the server holds; see ``PulseTarget``.
+        buffer_ms, stall_seconds, prebuffer: see ``DeviceSink``.
+    """
+
+    def __init__(
+        self,
+        name: str = virtual_mic.NAME,
+        *,
+        rate: int = virtual_mic.RATE,
+        keep: bool = False,
+        server_ms: float = 60.0,
+        buffer_ms: float = 500.0,
+        stall_seconds: float = 5.0,
+        prebuffer: Prebuffer | None = None,
+    ) -> None:
+        super().__init__(
+            f"microphone {name!r}",
+            buffer_ms=buffer_ms,
+            stall_seconds=stall_seconds,
+            prebuffer=prebuffer,
+            quality="high",
+        )
+        self._mic_name, self._mic_rate, self._keep = name, rate, keep
+        self._server_ms = server_ms
+        self._stream: PulseStream | None = None
+        self.mic: virtual_mic.VirtualMic | None = None
+
+    def _connect(self, format: PcmFormat) -> tuple[Player, int]:
+        mic = next((m for m in virtual_mic.existing() if m.name == self._mic_name), None)
+        rate = mic.rate if mic is not None and mic.alive else self._mic_rate
+        self.mic = virtual_mic.create(self._mic_name, rate, keep=self._keep)
+        player = self._new_player(rate, 1)
+        try:
+            target = PulseTarget(self.mic.sink, rate, self._server_ms)
+            self._stream = PulseStream(target, player, self._fail)
+        except SinkError:
+            self._disconnect()
+            raise
+        return player, rate
+
+    def _disconnect(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+        mic, self.mic = self.mic, None
+        if mic is not None and not self._keep:
+            with contextlib.suppress(SinkError):  # a server that is gone has taken it along
+                virtual_mic.release(mic)
+
+    def _latency_ms(self) -> float | None:
+        return None if self._stream is None else self._stream.latency_ms
+
+    def _nudge(self) -> None:
+        if self._stream is not None:
+            self._stream.wake()

@@ -1,0 +1,189 @@
+"""One stream into a mixer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rt_drama3.audio.stream_resample import StreamResampler
+from rt_drama3.errors import SinkError
+from rt_drama3.sinks.pcm_format import Pcm, PcmFormat, with_channels
+from rt_drama3.sinks.sink import FADE_MS
+
+if TYPE_CHECKING:
+    from rt_drama3.sinks.mixer import Mixer
+
+_Samples = NDArray[np.float32]
+
+
+class MixInput:
+    """One utterance: some writes, then ``finish`` or ``stop``. Made by ``Mixer.add``.
+
+    Used by one writer at a time, from threads or from an event loop: the calls whose names end in
+    ``_async`` never keep a loop waiting. After a stop, its own or the mixer's, what is still
+    written is dropped at once, so a producer needs no special case for it.
+    """
+
+    def __init__(self, mixer: Mixer, format: PcmFormat, rate: int, capacity: int) -> None:
+        self._mixer = mixer
+        self._format = format
+        self._resampler = StreamResampler(format.rate, rate)
+        self._rate = rate
+        self._capacity = capacity
+        self._pieces: deque[_Samples] = deque()
+        self.held = 0  # samples that wait
+        self.sounded = False
+        self._finished = False
+        self._stopped = False
+        self._heard = False
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    @property
+    def stopped(self) -> bool:
+        """True once it was stopped, by its owner or with the whole mixer."""
+        return self._stopped
+
+    def write(self, pcm: Pcm) -> None:
+        """Takes samples, waiting for room.
+
+        Raises:
+            RequestError: the samples are not of the format.
+            SinkError: the input was finished.
+        """
+        rest = self._converted(pcm)
+        with self._mixer.changed:
+            while (rest := self._accept(rest)).size:
+                self._mixer.changed.wait()
+
+    async def write_async(self, pcm: Pcm) -> None:
+        """Likewise, on an event loop."""
+        rest = self._converted(pcm)
+        while True:
+            with self._mixer.changed:
+                rest = self._accept(rest)
+                if not rest.size:
+                    return
+                waiter = self._waiter()
+            await waiter
+
+    def finish(self) -> None:
+        """Ends the utterance; what was written will be played. Returns at once."""
+        if self._finished or self._stopped:
+            return
+        tail = self._resampler.flush()
+        with self._mixer.changed:
+            self._finished = True
+            if not self._stopped:
+                self._hold(tail)
+                self._mixer.enter(self)
+
+    def drain(self) -> None:
+        """Ends the utterance and waits until it has left the sink's buffer, or was stopped."""
+        self.finish()
+        with self._mixer.changed:
+            while not self._heard:
+                self._mixer.changed.wait()
+
+    async def drain_async(self) -> None:
+        """Likewise, on an event loop."""
+        self.finish()
+        while True:
+            with self._mixer.changed:
+                if self._heard:
+                    return
+                waiter = self._waiter()
+            await waiter
+
+    def stop(self, fade_ms: float = FADE_MS) -> None:
+        """Is quiet: drops what waits. Waits for the fade only if nothing else sounds.
+
+        Beside others, what the sink holds already (``ahead_ms``) is still heard.
+        """
+        with self._mixer.changed:
+            if self._stopped or self._heard:
+                return
+            alone = self._mixer.leave(self)
+        if alone:
+            self._mixer.sink.stop(fade_ms)
+
+    # --- for the mixer; the lock is held ---
+
+    @property
+    def ended(self) -> bool:
+        """True when it is finished and everything was taken."""
+        return self._finished and not self.held
+
+    def take(self, count: int) -> _Samples:
+        """Returns up to so many samples and wakes a writer that waits for room."""
+        self.sounded = True
+        taken, missing = [], min(count, self.held)
+        self.held -= missing
+        while missing:
+            piece = self._pieces.popleft()
+            if piece.size > missing:
+                self._pieces.appendleft(piece[missing:])
+                piece = piece[:missing]
+            taken.append(piece)
+            missing -= piece.size
+        self._wake()
+        return np.concatenate(taken) if taken else np.zeros(0, np.float32)
+
+    def abandon(self) -> None:
+        """Drops everything, now and later."""
+        self._stopped = self._heard = True
+        self._pieces.clear()
+        self.held = 0
+        self._wake()
+
+    def was_heard(self) -> None:
+        """Notes that the last sample has left the sink's buffer."""
+        self._heard = True
+        self._wake()
+
+    # --- inside ---
+
+    def _converted(self, pcm: Pcm) -> _Samples:
+        frames = self._format.frames(pcm)
+        if self._stopped:
+            return np.zeros(0, np.float32)
+        if self._finished:
+            raise SinkError("This input was finished; add another one for the next utterance.")
+        return self._resampler.push(np.ascontiguousarray(with_channels(frames, 1)[:, 0]))
+
+    def _accept(self, samples: _Samples) -> _Samples:
+        """Holds what there is room for and returns the rest."""
+        if self._stopped:
+            return samples[:0]
+        count = min(samples.size, self._capacity - self.held)
+        if count > 0:
+            self._hold(samples[:count])
+            self._mixer.enter(self)
+        return samples[:0] if self._stopped else samples[max(0, count) :]
+
+    def _hold(self, samples: _Samples) -> None:
+        if samples.size:
+            self._pieces.append(samples.copy())  # the caller may use its array again
+            self.held += samples.size
+
+    def _waiter(self) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiters.append((loop, future))
+        return future
+
+    def _wake(self) -> None:
+        self._mixer.changed.notify_all()
+        waiters, self._waiters = self._waiters, []
+        for loop, future in waiters:
+            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
+                loop.call_soon_threadsafe(_set, future)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,188 @@
+"""PortAudio through PyAudio: is it there, which devices are there, which one is meant."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rt_drama3 import machine
+from rt_drama3.errors import SinkError
+
+_VIRTUAL = ("blackhole", "cable", "rt-drama3", "loopback", "vb-audio", "soundflower")
+_starting = threading.Lock()  # PortAudio counts its users without one
+
+
+@dataclass(frozen=True)
+class AudioDevice:
+    """One device as PortAudio describes it.
+
+    Attributes:
+        index: PortAudio's number of it, which changes as devices come and go.
+        name: its name.
+        host: which of the system's audio interfaces offers it, such as ALSA or Core Audio.
+        outputs, inputs: channels that it plays and records.
+        rate: its own rate in Hz.
+        output_latency_ms, input_latency_ms: as reported for short buffers; None without channels.
+        default_output, default_input: what the system uses when nothing is chosen.
+        virtual: a loopback device, by its name.
+    """
+
+    index: int
+    name: str
+    host: str
+    outputs: int
+    inputs: int
+    rate: int
+    output_latency_ms: float | None = None
+    input_latency_ms: float | None = None
+    default_output: bool = False
+    default_input: bool = False
+    virtual: bool = False
+
+
+def load() -> Any:
+    """Returns the ``pyaudio`` module.
+
+    Raises:
+        SinkError: it is not installed, or its library is missing.
+    """
+    try:
+        return importlib.import_module("pyaudio")
+    except ModuleNotFoundError as error:
+        raise SinkError(
+            "The speaker needs PortAudio through pyaudio, which is not installed: pip install "
+            "'rt-drama3[speaker]' (Debian: first apt-get install portaudio19-dev gcc; macOS: "
+            "brew install portaudio)."
+        ) from error
+    except ImportError as error:
+        raise SinkError(
+            f"pyaudio is installed but PortAudio's library cannot be loaded ({error}): install it "
+            "(Debian: apt-get install libportaudio2; macOS: brew install portaudio)."
+        ) from error
+
+
+def start() -> Any:
+    """Starts PortAudio, which looks for devices if nobody else in this process uses it.
+
+    Returns:
+        A ``pyaudio.PyAudio``; call its ``terminate``, through ``end``.
+
+    Raises:
+        SinkError: PortAudio is missing or does not start.
+    """
+    pyaudio = load()
+    with _starting, machine.silent_stderr():
+        try:
+            return pyaudio.PyAudio()
+        except OSError as error:
+            raise SinkError(f"PortAudio does not start: {error}; see rt-drama3 doctor.") from error
+
+
+def end(audio: Any) -> None:
+    """Ends what ``start`` returned."""
+    with _starting, machine.silent_stderr():
+        audio.terminate()
+
+
+def devices(audio: Any) -> list[AudioDevice]:
+    """Returns all devices, in PortAudio's order.
+
+    Raises:
+        SinkError: PortAudio does not describe them.
+    """
+    try:
+        return _devices(audio)
+    except OSError as error:
+        raise SinkError(
+            f"PortAudio cannot list the devices: {error}; see rt-drama3 doctor."
+        ) from error
+
+
+def _devices(audio: Any) -> list[AudioDevice]:
+    default_output = _default(audio.get_default_output_device_info)
+    default_input = _default(audio.get_default_input_device_info)
+    found = []
+    for index in range(audio.get_device_count()):
+        facts = audio.get_device_info_by_index(index)
+        outputs, inputs = int(facts["maxOutputChannels"]), int(facts["maxInputChannels"])
+        name = _text(facts["name"])
+        found.append(
+            AudioDevice(
+                index=index,
+                name=name,
+                host=_text(audio.get_host_api_info_by_index(facts["hostApi"])["name"]),
+                outputs=outputs,
+                inputs=inputs,
+                rate=round(facts["defaultSampleRate"]),
+                output_latency_ms=1e3 * facts["defaultLowOutputLatency"] if outputs else None,
+                input_latency_ms=1e3 * facts["defaultLowInputLatency"] if inputs else None,
+                default_output=index == default_output,
+                default_input=index == default_input,
+                virtual=any(part in name.lower() for part in _VIRTUAL),
+            )
+        )
+    return found
+
+
+def pick_output(found: Sequence[AudioDevice], wanted: str | int | None) -> AudioDevice:
+    """Chooses the device to play through.
+
+    Args:
+        found: all devices.
+        wanted: an index, a name, or a part of a name (capitals do not matter; a whole name goes
+            before a part, and the first of several with the same name is taken); None for the
+            system's default.
+
+    Raises:
+        SinkError: there is none, it does not play, or a part of a name fits several names.
+    """
+    outputs = [device for device in found if device.outputs > 0]
+    if not outputs:
+        raise SinkError(nothing_plays())
+    if wanted is None or wanted == "":
+        return next((device for device in outputs if device.default_output), outputs[0])
+    text = str(wanted).strip()
+    if text.isdecimal():
+        chosen = [device for device in outputs if device.index == int(text)]
+    else:
+        names = [(device.name.lower(), device) for device in outputs]
+        chosen = [device for name, device in names if name == text.lower()]
+        chosen = chosen or [device for name, device in names if text.lower() in name]
+    if not chosen:
+        known = ", ".join(f"{device.index} {device.name!r}" for device in outputs)
+        raise SinkError(f"No output device is or contains {text!r}; there are: {known}.")
+    fitting = list(dict.fromkeys(device.name for device in chosen))
+    if len(fitting) > 1:
+        raise SinkError(
+            f"{text!r} fits several output devices: {', '.join(map(repr, fitting))}; give more of "
+            "the name, or the index that rt-drama3 devices shows."
+        )
+    return chosen[0]
+
+
+def nothing_plays() -> str:
+    """Returns why there may be no output device, and what to do about it."""
+    cards = glob.glob("/dev/snd/pcm*p") if sys.platform == "linux" else []
+    if cards and not any(os.access(card, os.R_OK | os.W_OK) for card in cards):
+        return (
+            "There is a sound card but no permission to use it: add the user to the group that "
+            f"owns {cards[0]} (usually 'audio'), or start a sound server."
+        )
+    return "No output device was found: connect one, or start a sound server such as PipeWire."
+
+
+def _default(ask: Any) -> int:
+    try:
+        return int(ask()["index"])
+    except OSError:  # there is none
+        return -1
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode("utf-8", errors="replace")

@@ -1,0 +1,130 @@
+"""A PulseAudio daemon that belongs to one test, and a recorder of what a source gives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+SECONDS = 60.0  # the most that any wait takes; none takes a tenth of it on an idle machine
+needs_pulse = pytest.mark.skipif(
+    not (shutil.which("pulseaudio") and shutil.which("pactl") and shutil.which("parec")),
+    reason="needs PulseAudio (Debian: apt-get install pulseaudio pulseaudio-utils)",
+)
+
+
+def wait_until(ready: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + SECONDS
+    while not ready():
+        assert time.monotonic() < limit, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+class Daemon:
+    """PulseAudio with a socket of its own and one null sink, which is the default output."""
+
+    def __init__(self, folder: Path, rate: int = 44_100) -> None:
+        self.folder, self.rate = folder, rate
+        self.socket = folder / "native"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        modules = (
+            f"module-native-protocol-unix auth-anonymous=1 socket={self.socket}",
+            f"module-null-sink sink_name=card rate={self.rate} format=s16le channels=1 "
+            "channel_map=mono norewinds=1",
+        )
+        loads = [part for module in modules for part in ("-L", module)]
+        self.process = subprocess.Popen(
+            [
+                *("pulseaudio", "-n", "--daemonize=no", "--exit-idle-time=-1"),
+                *("--use-pid-file=no", "--log-target=null", *loads),
+            ],
+            env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder), "HOME": str(self.folder)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_until(self.answers, "the daemon")
+
+    def answers(self) -> bool:
+        return pactl("info", check=False).returncode == 0
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def pactl(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["pactl", *command], capture_output=True, text=True, check=check)
+
+
+@contextlib.contextmanager
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    """Starts a daemon that every library in this process and its children will use."""
+    with tempfile.TemporaryDirectory(prefix="rt-pulse-") as folder:  # short: a socket's path is
+        server = Daemon(Path(folder))
+        monkeypatch.setenv("PULSE_SERVER", f"unix:{server.socket}")
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
+
+
+class Recorder:
+    """Records a source, mono 16 bits, from the first moment on that it gives anything."""
+
+    def __init__(self, source: str, rate: int) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._process = subprocess.Popen(
+            [
+                *("parec", "-d", source, "--format=s16le", f"--rate={rate}", "--channels=1"),
+                *("--channel-map=mono", "--latency-msec=50", "--raw"),
+            ],
+            stdout=subprocess.PIPE,
+        )
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        wait_until(lambda: self._size > 0, "the first recorded sample")
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        while piece := os.read(self._process.stdout.fileno(), 65_536):
+            self._pieces.append(piece)
+            self._size += len(piece)
+
+    @property
+    def samples(self) -> NDArray[np.int16]:
+        data = b"".join(self._pieces)
+        return np.frombuffer(data[: len(data) // 2 * 2], "<i2")
+
+    def wait_for(self, more: int) -> None:
+        """Waits until so many further samples were recorded."""
+        wanted = self._size + 2 * more
+        wait_until(lambda: self._size >= wanted, "recorded samples")
+
+    def stop(self) -> NDArray[np.int16]:
+        self._process.terminate()
+        self._process.wait()
+        self._thread.join()
+        return self.samples
+
+
+def sounding(recorded: NDArray[np.int16]) -> NDArray[np.int16]:
+    """What lies between the first and the last sample that is not silent."""
+    places = np.nonzero(recorded)[0]
+    return recorded[places[0] : places[-1] + 1] if places.size else recorded[:0]

@@ -1,0 +1,247 @@
+"""Files and pipes: true sizes, also after a kill, every format, and readers that go away."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from rt_drama3.audio import FORMATS, read_audio
+from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.sinks import EncodedSink, PcmFormat, PipeClosed, WavSink, make_sink, repair_wav
+from rt_drama3.sinks.pcm_format import to_int16
+
+MONO = PcmFormat(44_100, encoding="f32le")
+CLIP = (0.5 * np.sin(2 * np.pi * 440 * np.arange(44_100) / 44_100)).astype(np.float32)
+
+
+def samples_of(path: Path) -> tuple[int, int, bytes]:
+    with wave.open(str(path), "rb") as file:
+        return file.getframerate(), file.getnchannels(), file.readframes(file.getnframes())
+
+
+@pytest.mark.parametrize("block", [1_000, 44_100])
+def test_a_wav_has_true_sizes_after_close(tmp_path: Path, block: int) -> None:
+    path = tmp_path / "take.wav"
+    with WavSink(path) as sink:
+        sink.open(MONO)
+        for at in range(0, len(CLIP), block):
+            sink.write(CLIP[at : at + block])
+        assert sink.stats.device_rate == 44_100
+    assert samples_of(path) == (44_100, 1, to_int16(CLIP[:, None]).tobytes())
+    assert not repair_wav(path).changed
+
+
+def test_a_wav_keeps_its_channels(tmp_path: Path) -> None:
+    path = tmp_path / "stereo.wav"
+    data = np.arange(2_000, dtype="<i2").tobytes()
+    with WavSink(path) as sink:
+        sink.open(PcmFormat(48_000, channels=2))
+        sink.write(data)
+    assert samples_of(path) == (48_000, 2, data)
+
+
+def test_a_take_that_is_stopped_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "take.wav"
+    sink = WavSink(path)
+    sink.open(MONO)
+    sink.write(CLIP[:1_000])
+    sink.stop()
+    sink.close()
+    sink.close()
+    assert len(samples_of(path)[2]) == 2_000
+    with pytest.raises(SinkError, match="is not open"):
+        sink.write(CLIP)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
+def test_a_killed_writer_leaves_a_file_that_plays_and_can_be_repaired(tmp_path: Path) -> None:
+    path = tmp_path / "killed.wav"
+    program = """
+import os, signal, sys
+import numpy as np
+from rt_drama3.sinks import PcmFormat, WavSink
+sink = WavSink(sys.argv[1])
+sink.open(PcmFormat(8_000))
+for number in range(10):
+    sink.write(np.full(900, 1 + number, "<i2").tobytes())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(path)], timeout=120)
+    assert done.returncode == -9
+    written = b"".join(np.full(900, 1 + number, "<i2").tobytes() for number in range(10))
+    rate, _, data = samples_of(path)  # the standard library insists on true sizes
+    assert rate == 8_000
+    assert written.startswith(data)
+    assert len(data) >= len(written) - 2 * 8_000 // 4 - 1_800
+    result = repair_wav(path)
+    assert result.changed
+    assert result.frames == 9_000
+    assert samples_of(path)[2] == written
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("take.flac", 44_100),
+        ("take.opus", 48_000),
+        ("take.ogg", 48_000),
+        ("take.mp3", 44_100),
+        ("take.AAC", 44_100),
+    ],
+)
+def test_formats_are_known_by_their_ending(tmp_path: Path, name: str, rate: int) -> None:
+    path = tmp_path / name
+    with make_sink(str(path)) as sink:
+        sink.open(MONO)
+        for at in range(0, len(CLIP), 777):
+            sink.write(CLIP[at : at + 777])
+    samples, found = read_audio(path)
+    assert found == rate
+    assert len(samples) == pytest.approx(rate, rel=0.06)
+    middle = samples[rate // 4 : 3 * rate // 4]
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
+    assert np.argmax(spectrum) * rate / len(middle) == pytest.approx(440, abs=3)
+    if name.endswith("flac"):
+        assert np.array_equal(to_int16(samples[:, None]), to_int16(CLIP[:, None]))
+
+
+def test_a_format_without_the_rate_takes_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "high.mp3"
+    with make_sink(str(path)) as sink:
+        sink.open(PcmFormat(96_000, encoding="f32le"))
+        sink.write(CLIP)
+    with av.open(str(path)) as file:
+        assert file.streams.audio[0].rate == 48_000
+
+
+@pytest.mark.parametrize(("spec", "dtype"), [("raw", "<i2"), ("pcm", "<i2"), ("pcm_f32", "<f4")])
+def test_bare_samples(tmp_path: Path, spec: str, dtype: str) -> None:
+    path = tmp_path / "take"
+    with make_sink(f"{spec}:{path}") as sink:
+        sink.open(MONO)
+        sink.write(CLIP)
+    expected = to_int16(CLIP[:, None])[:, 0] if dtype == "<i2" else CLIP
+    assert np.array_equal(np.frombuffer(path.read_bytes(), dtype), expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        (
+            "take.xyz",
+            RequestError,
+            r"take.xyz ends in .xyz, which names no audio format here; use .wav",
+        ),
+        ("take", RequestError, "take ends in nothing"),
+        ("wav:", RequestError, "'wav:' names no file"),
+        ("", RequestError, "A sink is empty"),
+    ],
+)
+def test_what_is_no_sink_is_said(spec: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_sink(spec)
+
+
+def test_a_folder_is_no_sink(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="is a folder"):
+        make_sink(str(tmp_path))
+
+
+def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
+    sink = make_sink(str(tmp_path / "missing" / "take.wav"))
+    with pytest.raises(SinkError, match=r"take.wav cannot be written: No such file"):
+        sink.open(MONO)
+    with pytest.raises(SinkError, match="is not open"):
+        sink.write(CLIP)
+
+
+def test_no_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(SinkError, match=r"take\.flac cannot be written: Permission denied"):
+        make_sink(str(tmp_path / "take.flac")).open(MONO)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_said() -> None:
+    sink = EncodedSink("/dev/full", "pcm")
+    sink.open(MONO)
+    with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
+        sink.write(CLIP)
+    sink.close()
+
+
+def test_stereo_is_refused_where_one_channel_is_written(tmp_path: Path) -> None:
+    sink = make_sink(str(tmp_path / "take.mp3"))
+    with pytest.raises(RequestError, match="one channel here, not 2"):
+        sink.open(PcmFormat(44_100, channels=2))
+    with pytest.raises(RequestError, match="format is 'mp4'"):
+        EncodedSink("x", "mp4")
+
+
+def test_a_wav_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rt_drama3.sinks.files._MOST_WAV_BYTES", 1_000)
+    with WavSink(tmp_path / "full.wav") as sink:
+        sink.open(MONO)
+        sink.write(CLIP[:500])
+        with pytest.raises(SinkError, match="is full"):
+            sink.write(CLIP[:1])
+    assert len(samples_of(tmp_path / "full.wav")[2]) == 1_000
+
+
+@pytest.mark.parametrize("format", ["wav", *(name for name in FORMATS if name != "wav")])
+def test_a_reader_that_goes_away_is_told_apart(format: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = os.fdopen(writer, "wb", buffering=0)
+    sink = WavSink(pipe) if format == "wav" else EncodedSink(pipe, format)
+
+    def use() -> None:
+        sink.open(PcmFormat(48_000, encoding="f32le"))
+        sink.write(CLIP)
+
+    with pytest.raises(PipeClosed, match="has gone away"):
+        use()
+    if format not in ("wav", "pcm", "pcm_f32"):  # what an encoder still held is lost as well
+        with pytest.raises(PipeClosed):
+            sink.close()
+    sink.close()
+    pipe.close()
+
+
+def test_a_pipe_gets_an_endless_wav() -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "from rt_drama3.sinks import PcmFormat, make_sink\n"
+        "with make_sink(sys.argv[1]) as sink:\n"
+        "    sink.open(PcmFormat(8_000))\n"
+        "    sink.write(np.arange(1_000, dtype='<i2').tobytes())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "-"], capture_output=True, timeout=120, check=True
+    )
+    assert done.stdout[40:44] == b"\xff" * 4
+    samples, rate = read_audio(done.stdout)
+    assert (rate, len(samples)) == (8_000, 1_000)
+    raw = subprocess.run(
+        [sys.executable, "-c", program, "raw:-"], capture_output=True, timeout=120, check=True
+    )
+    assert raw.stdout == done.stdout[44:]
+
+
+def test_a_file_object_is_left_open() -> None:
+    target = io.BytesIO()
+    with WavSink(target) as sink:
+        sink.open(MONO)
+        sink.write(CLIP[:10])
+    assert len(target.getvalue()) == 64

@@ -1,0 +1,228 @@
+"""Many streams into one sink: sums, turns, room, stops, and a sink that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.sinks import Mixer, MixInput, PcmFormat
+from tests.sinks.doubles import MemorySink
+from tests.sinks.private_pulse import wait_until
+
+RATE = 8_000
+MONO = PcmFormat(RATE, encoding="f32le")
+
+
+def level(value: float, seconds: float = 0.25) -> NDArray[np.float32]:
+    return np.full(round(seconds * RATE), value, np.float32)
+
+
+def in_thread(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def test_what_sounds_together_is_added_and_clipped() -> None:
+    sink = MemorySink()
+    with Mixer(sink, "mix", rate=RATE) as mixer:
+        sink.holds = 1_000.0  # it has enough, so that both inputs wait
+        one, two = mixer.add(MONO), mixer.add(MONO)
+        one.write(np.concatenate([level(0.25), level(0.75)]))
+        two.write(np.concatenate([level(0.5), level(0.5)]))
+        one.finish()
+        two.finish()
+        sink.holds = 0.0
+        one.drain()
+        two.drain()
+    assert np.array_equal(sink.samples, np.concatenate([level(0.75), level(1.0)]))
+    assert sink.events[0] == "open"
+    assert "finish" in sink.events
+    assert sink.events[-1] == "close"
+
+
+def test_a_queue_plays_one_after_the_other() -> None:
+    sink = MemorySink()
+    with Mixer(sink, "queue", rate=RATE) as mixer:
+        one, two = mixer.add(MONO), mixer.add(MONO)
+        two.write(level(0.2))  # the first to speak, though the second to be added
+        one.write(level(0.1))
+        one.finish()
+        two.write(level(0.2))
+        two.finish()
+        one.drain()
+    assert np.array_equal(sink.samples, np.concatenate([level(0.2, 0.5), level(0.1)]))
+
+
+def test_one_that_gives_nothing_lets_others_pass() -> None:
+    sink = MemorySink()
+    with Mixer(sink, "queue", rate=RATE, patience_seconds=0.05) as mixer:
+        idle, other = mixer.add(MONO), mixer.add(MONO)
+        idle.write(level(0.1))
+        other.write(level(0.2))
+        other.drain()
+        idle.write(level(0.1))
+        idle.drain()
+    expected = np.concatenate([level(0.1), level(0.2), level(0.1)])
+    assert np.array_equal(sink.samples, expected)
+
+
+def test_rates_and_channels_are_converted() -> None:
+    sink = MemorySink()
+    with Mixer(sink, rate=RATE) as mixer:
+        entry = mixer.add(PcmFormat(16_000, channels=2))
+        entry.write(np.full(2 * 16_000, 8_192, "<i2").tobytes())
+        entry.drain()
+    assert sink.samples.size == RATE
+    assert np.abs(sink.samples[100:-100] - 0.25).max() < 0.01
+
+
+@pytest.mark.parametrize("mode", ["mix", "queue"])
+def test_a_writer_waits_for_room_and_nothing_is_lost(mode: str) -> None:
+    sink = MemorySink()
+    clip = np.linspace(-0.9, 0.9, RATE * 2, dtype=np.float32)
+    with Mixer(sink, mode, rate=RATE, input_ms=100) as mixer:  # type: ignore[arg-type]
+        sink.gate.clear()
+        entry = mixer.add(MONO)
+        writer = in_thread(lambda: entry.write(clip))
+        assert sink.waiting.wait(30)
+        assert writer.is_alive()
+        sink.gate.set()
+        writer.join(30)
+        entry.drain()
+    assert np.array_equal(sink.samples, clip)
+
+
+def test_writers_on_a_loop_do_not_hold_it() -> None:
+    sink = MemorySink()
+    values = [0.1, 0.2, 0.3]
+
+    async def speak(entry: MixInput, value: float) -> None:
+        await entry.write_async(level(value, 1.0))
+        await entry.drain_async()
+
+    async def go(mixer: Mixer) -> None:
+        sink.gate.clear()
+        tasks = [asyncio.create_task(speak(mixer.add(MONO), value)) for value in values]
+        async with asyncio.timeout(60):
+            assert await asyncio.to_thread(sink.waiting.wait, 30)
+            assert not any(task.done() for task in tasks)
+            sink.gate.set()
+            await asyncio.gather(*tasks)
+
+    with Mixer(sink, "queue", rate=RATE, input_ms=100) as mixer:
+        asyncio.run(go(mixer))
+    assert np.array_equal(sink.samples, np.concatenate([level(v, 1.0) for v in values]))
+
+
+def test_an_input_that_is_stopped_alone_stops_the_sink() -> None:
+    sink = MemorySink()
+    with Mixer(sink, rate=RATE, input_ms=100) as mixer:
+        sink.gate.clear()
+        entry = mixer.add(MONO)
+        writer = in_thread(lambda: entry.write(level(0.5, 5.0)))
+        assert sink.waiting.wait(30)
+        entry.stop()
+        writer.join(30)
+        assert not writer.is_alive()
+        assert entry.stopped
+        entry.write(level(0.5, 5.0))  # dropped at once
+        entry.drain()
+        sink.gate.set()
+        after = mixer.add(MONO)
+        after.write(level(0.25))
+        after.drain()
+    assert "stop" in sink.events
+    assert np.array_equal(sink.samples[-RATE // 4 :], level(0.25))
+
+
+def test_an_input_that_is_stopped_beside_another_leaves_it_alone() -> None:
+    sink = MemorySink()
+    with Mixer(sink, rate=RATE) as mixer:
+        sink.gate.clear()
+        one, two = mixer.add(MONO), mixer.add(MONO)
+        one.write(level(0.5))
+        two.write(level(0.25))
+        assert sink.waiting.wait(30)
+        wait_until(lambda: one.sounded or two.sounded, "the first block")
+        sink.gate.set()
+        two.write(level(0.25))
+        wait_until(lambda: one.sounded and two.sounded, "both")
+        one.stop()
+        two.drain()
+        assert "stop" not in sink.events
+
+
+def test_a_stop_of_everything_silences_those_who_speak_and_not_the_next() -> None:
+    sink = MemorySink()
+    with Mixer(sink, rate=RATE, input_ms=100) as mixer:
+        sink.gate.clear()
+        inputs = [mixer.add(MONO) for _ in range(3)]
+        writers = [in_thread(lambda entry=entry: entry.write(level(0.3, 5.0))) for entry in inputs]
+        assert sink.waiting.wait(30)
+        wait_until(lambda: all(entry.held or entry.sounded for entry in inputs), "all three")
+        mixer.stop()
+        for writer in writers:
+            writer.join(30)
+        assert all(entry.stopped for entry in inputs)
+        sink.gate.set()
+        after = mixer.add(MONO)
+        after.write(level(0.25))
+        after.drain()
+    assert np.array_equal(sink.samples[-RATE // 4 :], level(0.25))
+
+
+def test_a_sink_that_fails_holds_nobody_up_and_may_come_back() -> None:
+    sink = MemorySink()
+    told: list[str] = []
+    with Mixer(sink, rate=RATE, input_ms=100, failed=lambda e: told.append(str(e))) as mixer:
+        sink.failing = SinkError("unplugged")
+        lost = mixer.add(MONO)
+        lost.write(level(0.5, 5.0))
+        lost.drain()
+        assert str(mixer.error) == "unplugged"
+        sink.failing = None
+        entry = mixer.add(MONO)
+        entry.write(level(0.25))
+        entry.drain()
+        wait_until(lambda: mixer.error is None, "the error to be over")
+    assert np.array_equal(sink.samples, level(0.25))
+    assert told == ["unplugged"]
+
+
+def test_closing_ends_everybody_who_waits() -> None:
+    sink = MemorySink()
+    mixer = Mixer(sink, rate=RATE, input_ms=100)
+    mixer.open()
+    sink.gate.clear()
+    entry, late = mixer.add(MONO), mixer.add(MONO)
+    writer = in_thread(lambda: entry.write(level(0.5, 5.0)))
+    assert sink.waiting.wait(30)
+    mixer.close()
+    writer.join(30)
+    assert not writer.is_alive()
+    late.write(level(0.5, 5.0))
+    late.drain()
+    with pytest.raises(SinkError, match="mixer of memory is not open"):
+        mixer.add(MONO)
+    assert not any(thread.name == "sink mixer" for thread in threading.enumerate())
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(RequestError, match="mode is 'shuffle'"):
+        Mixer(MemorySink(), "shuffle")  # type: ignore[arg-type]
+
+
+def test_a_finished_input_takes_nothing_more() -> None:
+    with Mixer(MemorySink(), rate=RATE) as mixer:
+        entry = mixer.add(MONO)
+        entry.finish()
+        with pytest.raises(SinkError, match="was finished"):
+            entry.write(level(0.1))
+        entry.drain()

@@ -1,0 +1,114 @@
+"""Several sinks from one stream: one may fail alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.sinks import PcmFormat, Sink, Tee
+from tests.sinks.doubles import MemorySink
+
+MONO = PcmFormat(8_000, encoding="f32le")
+CLIP = np.linspace(-0.5, 0.5, 1_000, dtype=np.float32)
+
+
+def test_every_sink_gets_everything() -> None:
+    one, two = MemorySink("one"), MemorySink("two")
+    with Tee([one, two]) as tee:
+        tee.open(MONO)
+        tee.write(CLIP)
+        tee.write(CLIP.astype("<f4").tobytes())
+    for sink in (one, two):
+        assert np.array_equal(sink.samples, np.concatenate([CLIP, CLIP]))
+        assert sink.events == ["open", "finish", "drain", "close"]
+    assert tee.errors == {}
+
+
+def test_long_writes_alternate_between_the_sinks() -> None:
+    one, two = MemorySink("one"), MemorySink("two")
+    tee = Tee([one, two])
+    tee.open(MONO)
+    tee.write(CLIP)
+    assert max(len(piece) for piece in one.pieces) <= 160  # 20 ms
+
+
+def test_one_that_fails_is_told_and_the_others_go_on() -> None:
+    one, two = MemorySink("one"), MemorySink("two")
+    told: list[tuple[str, str]] = []
+
+    def failed(sink: Sink, error: SinkError) -> None:
+        told.append((sink.name, str(error)))
+
+    tee = Tee([one, two], failed)
+    tee.open(MONO)
+    tee.write(CLIP[:100])
+    one.failing = SinkError("one is broken")
+    tee.write(CLIP[100:500])
+    tee.write(CLIP[500:])
+    tee.drain()
+    assert np.array_equal(two.samples, CLIP)
+    assert told == [("one", "one is broken")]
+    assert str(tee.errors["one"]) == "one is broken"
+
+    one.failing = None  # it is back, and takes part in the next take
+    tee.write(CLIP)
+    tee.close()
+    assert np.array_equal(one.samples[100:], CLIP)
+    assert one.events[-1] == "close"
+
+
+def test_a_stop_ends_the_take_too() -> None:
+    one, two = MemorySink("one"), MemorySink("two")
+    tee = Tee([one, two])
+    tee.open(MONO)
+    one.failing = SinkError("busy")
+    tee.write(CLIP)
+    one.failing = None
+    tee.stop()
+    assert "stop" in one.events
+    assert "stop" in two.events
+    tee.write(CLIP)
+    assert np.array_equal(one.samples, CLIP)
+
+
+def test_a_file_with_a_hole_is_not_continued() -> None:
+    one, file = MemorySink("one"), MemorySink("file")
+    file.recovers = False  # type: ignore[misc]
+    tee = Tee([one, file])
+    tee.open(MONO)
+    file.failing = SinkError("disk full")
+    tee.write(CLIP)
+    file.failing = None
+    tee.drain()
+    tee.write(CLIP)
+    assert file.samples.size == 0
+
+
+def test_none_left_is_an_error() -> None:
+    one, two = MemorySink("one"), MemorySink("two")
+    tee = Tee([one, two])
+    tee.open(MONO)
+    one.failing, two.failing = SinkError("one broke."), SinkError("two broke.")
+    with pytest.raises(SinkError, match=r"one broke\. two broke\."):
+        tee.write(CLIP)
+    tee.close()
+
+
+def test_one_that_cannot_be_opened_stays_out_and_none_at_all_is_an_error() -> None:
+    one, two = MemorySink("one"), MemorySink("two")
+    one.failing = SinkError("no device")
+    tee = Tee([one, two])
+    tee.open(MONO)
+    tee.write(CLIP)
+    assert list(tee.errors) == ["one"]
+    assert np.array_equal(two.samples, CLIP)
+    tee.close()
+    two.failing = SinkError("no disk")
+    with pytest.raises(SinkError, match="no device no disk"):
+        tee.open(MONO)
+
+
+def test_an_empty_tee_is_refused() -> None:
+    with pytest.raises(RequestError, match="name at least one"):
+        Tee([])
