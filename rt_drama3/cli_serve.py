@@ -35,6 +35,12 @@ def serve(
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="Web pages from here may call; repeatable, * is any.")
     ] = None,
+    url_references: Annotated[
+        bool,
+        typer.Option(
+            "--url-references", help="Fetch reference clips from public URLs that clients name."
+        ),
+    ] = False,
     data_folder: Annotated[Path | None, typer.Option(help="Where named voices are kept.")] = None,
     max_streams: Annotated[
         int | None, typer.Option(help="Streams that speak at the same time.")
@@ -63,6 +69,7 @@ def serve(
         api_keys=api_key,
         insecure=insecure or None,
         cors_origins=cors_origin,
+        url_references=url_references or None,
         data_folder=None if data_folder is None else str(data_folder),
     )
     engine = read_engine_config(config, max_streams=max_streams, step_mode=step_mode)

@@ -6,7 +6,7 @@ server owns the sockets and streams; it feeds each message to a session (``Nativ
 the methods of ``Utterance`` return. docs/protocol.md is the reference for clients.
 """
 
-from rt_drama3.protocol.events import Cancel, Close, Event, Finish, Flush, Send, Start, Text
+from rt_drama3.protocol.events import Cancel, Close, Event, Finish, Flush, Hush, Send, Start, Text
 from rt_drama3.protocol.fish_live import FishLiveSession, FishUtterance
 from rt_drama3.protocol.formats import FORMATS, Output, split_audio
 from rt_drama3.protocol.http_bodies import (
@@ -19,11 +19,13 @@ from rt_drama3.protocol.http_bodies import (
     sse_delta,
     sse_done,
     sse_error,
+    take_of,
 )
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
+from rt_drama3.protocol.listening import ListenOptions, ListenSession, ListenStream, stop_message
 from rt_drama3.protocol.native import NativeSession
 from rt_drama3.protocol.native_messages import VERSION, NativeUtterance
-from rt_drama3.protocol.order import Reference, Sampling, SpeechOrder, as_speaker
+from rt_drama3.protocol.order import Directing, Reference, Sampling, SpeechOrder, as_speaker
 from rt_drama3.protocol.refusals import KINDS, Kind, Refused, as_refused
 from rt_drama3.protocol.schema import load_schema
 from rt_drama3.protocol.session import Session, new_request_id
@@ -35,12 +37,17 @@ __all__ = [
     "VERSION",
     "Cancel",
     "Close",
+    "Directing",
     "Event",
     "Finish",
     "FishLiveSession",
     "FishUtterance",
     "Flush",
+    "Hush",
     "Kind",
+    "ListenOptions",
+    "ListenSession",
+    "ListenStream",
     "ModelFacts",
     "NativeSession",
     "NativeUtterance",
@@ -73,4 +80,6 @@ __all__ = [
     "sse_delta",
     "sse_done",
     "sse_error",
+    "stop_message",
+    "take_of",
 ]

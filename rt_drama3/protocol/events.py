@@ -46,6 +46,14 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Hush:
+    """Nothing of the client runs, but what was spoken last may still sound elsewhere: end that.
+
+    From a listener: everything that sounds, whoever has it spoken.
+    """
+
+
+@dataclass(frozen=True)
 class Send:
     """Send this binary message to the client."""
 
@@ -65,4 +73,4 @@ class Close:
     reason: str
 
 
-Event: TypeAlias = Start | Text | Flush | Finish | Cancel | Send | Close
+Event: TypeAlias = Start | Text | Flush | Finish | Cancel | Hush | Send | Close

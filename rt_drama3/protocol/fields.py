@@ -43,9 +43,9 @@ class Fields:
         value = self.value(name)
         if value is None:
             return None
-        if not isinstance(value, str):
+        if not isinstance(value, str | memoryview):  # a view: see wire.parse_json
             raise self.refuse(name, "a string is needed")
-        if len(value) > longest:
+        if isinstance(value, memoryview) or len(value) > longest:
             raise Refused(
                 "text_too_long",
                 f"{self._name(name)} has {len(value)} characters; at most {longest} may be.",

@@ -6,12 +6,12 @@ not named here are ignored, since clients send many.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from rt_drama3.protocol.directing import read_directing, read_reference
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import Output, negotiate
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
@@ -21,10 +21,7 @@ from rt_drama3.protocol.order import (
     Sampling,
     SpeechOrder,
     as_speaker,
-    checked_audio,
     checked_voice,
-    read_codes,
-    transcript,
 )
 from rt_drama3.protocol.refusals import Refused, clean
 
@@ -35,7 +32,6 @@ SDK_SAMPLING = 0.7  # what SDKs send for temperature and top_p when nobody set t
 SPEEDS = (0.25, 4.0)  # that any client may name
 _LEAST_TOP_P = 1e-3
 _CLOUD_ID = re.compile(r"[0-9a-f]{32}")
-_DATA_URL = re.compile(r"data:[\w/+.;=-]*;base64,")
 _LONGEST_MODEL = 64
 
 
@@ -63,9 +59,10 @@ def read_request(
         voices=voices,
         voice_optional=len(voices) == 1 and _CLOUD_ID.fullmatch(voices[0]) is not None,
         references=tuple(
-            clip if speakers == 1 else Reference(as_speaker(clip.text, n), clip.audio, clip.codes)
+            clip if speakers == 1 else replace(clip, text=as_speaker(clip.text, n))
             for n, clip in references
         ),
+        directing=read_directing(fields, facts, limits, base64_too=True),
         output=_output(fields, facts),
         quality="high" if fields.value("latency") == "normal" else "low_latency",
         gain_db=prosody.number("volume", -MOST_DECIBELS, MOST_DECIBELS) or 0.0,
@@ -106,35 +103,13 @@ def _references(
     for speaker, group in enumerate(groups):
         for entry in group if isinstance(group, list) else [group]:
             clip = fields.entry("references", len(found), entry)
-            found.append((speaker, _reference(clip, facts, limits)))
+            voice = read_reference(clip, facts, limits, base64_too=True)
+            found.append((speaker, voice))
             if len(found) > limits.references:
                 raise Refused(
                     "bad_field", f"references has more than {limits.references} clips in all."
                 )
     return found, len(groups)
-
-
-def _reference(clip: Fields, facts: ModelFacts, limits: ProtocolLimits) -> Reference:
-    text = transcript(clip, limits)
-    audio = clip.value("audio")
-    if audio is None and clip.value("vq_codes") is not None:
-        return read_codes(clip, text, facts, limits)
-    if isinstance(audio, str):
-        audio = _from_base64(audio)
-    if not isinstance(audio, bytes):
-        wanted = "the bytes of an audio file are needed (in JSON, base64)"
-        raise clip.refuse("audio", wanted, "bad_reference")
-    return Reference(text, audio=checked_audio(audio, limits))
-
-
-def _from_base64(audio: str) -> bytes:
-    if re.match(r"\w+://", audio):
-        raise Refused("bad_reference", "URLs of clips are not opened; send the audio itself.")
-    prefix = _DATA_URL.match(audio)
-    try:
-        return base64.b64decode(audio[prefix.end() if prefix else 0 :], validate=True)
-    except (binascii.Error, ValueError):
-        raise Refused("bad_reference", "the audio of a reference is not valid base64.") from None
 
 
 def _output(fields: Fields, facts: ModelFacts) -> Output:

@@ -10,16 +10,20 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rt_drama3.errors import RtDrama3Error
+from rt_drama3.protocol.directing import read_directing, read_reference
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.fish_request import SPEEDS, read_request, speed_notices
 from rt_drama3.protocol.formats import negotiate
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import Sampling, SpeechOrder, checked_voice, whole_text
 from rt_drama3.protocol.refusals import Refused, as_refused, clean, show
+from rt_drama3.protocol.utterance import Outcome
 from rt_drama3.protocol.wire import parse_json, unpack
+from rt_drama3.takes import FAMILY, SCHEMA
 
 OPENAI_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
 OPENAI_RATE = 24_000  # raw PCM has this rate to every client; wav follows it
@@ -27,6 +31,7 @@ OPENAI_RATE = 24_000  # raw PCM has this rate to every client; wav follows it
 OPENAI_VOICES = frozenset(
     ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer")
 ) | {"verse", "marin", "cedar"}
+MOST_TAKES = 32  # to choose the best of
 RETRY_SECONDS = 1  # what a client is told to wait
 
 
@@ -52,14 +57,16 @@ def parse_fish_tts(
     else:
         raise Refused("unsupported_media_type", f"Content-Type is {show(content_type)}.")
     text = whole_text(fields.text("text", limits.pending_characters))
-    return read_request(fields, text, True, facts, limits, model)
+    order = read_request(fields, text, True, facts, limits, model)
+    return replace(order, best_of=_best_of(fields))
 
 
 def parse_openai_speech(body: bytes, facts: ModelFacts, limits: ProtocolLimits) -> SpeechOrder:
     """The body of ``POST /v1/audio/speech``.
 
-    Beyond OpenAI's own fields, ``sample_rate``, ``bitrate``, ``seed``, ``temperature`` and
-    ``top_p`` are taken, and ``input`` may be longer than 4096 characters.
+    Beyond OpenAI's own fields, ``sample_rate``, ``bitrate``, ``seed``, ``temperature``,
+    ``top_p``, ``references``, ``guidance``, ``steering``, ``previous_takes``, ``best_of`` and
+    ``take`` are taken, and ``input`` may be longer than 4096 characters.
 
     Raises:
         Refused: the body cannot be served.
@@ -80,6 +87,13 @@ def parse_openai_speech(body: bytes, facts: ModelFacts, limits: ProtocolLimits) 
         final=True,
         voices=(voice,) if voice else (),
         voice_optional=voice in OPENAI_VOICES,
+        references=tuple(
+            read_reference(entry, facts, limits, base64_too=True)
+            for entry in fields.maps("references", limits.references)
+        ),
+        directing=read_directing(fields, facts, limits, base64_too=True),
+        best_of=_best_of(fields),
+        take=fields.flag("take"),
         output=negotiate(name, rate, bitrate, facts, default_rate),
         sampling=Sampling(
             temperature=fields.number("temperature", 0, 10),
@@ -91,6 +105,12 @@ def parse_openai_speech(body: bytes, facts: ModelFacts, limits: ProtocolLimits) 
         instructions=instructions,
         notices=notices,
     )
+
+
+def _best_of(fields: Fields) -> int:
+    """``best_of``: takes to choose from; 0 where there is nothing to choose."""
+    count = fields.integer("best_of", 1, MOST_TAKES)
+    return count if count is not None and count > 1 else 0
 
 
 def _openai_voice(fields: Fields) -> str | None:
@@ -152,19 +172,30 @@ def sse_delta(audio: bytes) -> bytes:
     return _sse({"type": "speech.audio.delta", "audio": encoded})
 
 
-def sse_done(input_tokens: int, output_tokens: int) -> bytes:
+def sse_done(input_tokens: int, output_tokens: int, take: Mapping[str, Any] | None = None) -> bytes:
     """The last event.
 
     Args:
         input_tokens: of the text.
         output_tokens: frames of audio.
+        take: of a client that asked for it.
     """
     usage = {
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
         "total_tokens": input_tokens + output_tokens,
     }
-    return _sse({"type": "speech.audio.done", "usage": usage})
+    event = {"type": "speech.audio.done", "usage": usage}
+    return _sse(event if take is None else {**event, "take": take})
+
+
+def take_of(outcome: Outcome) -> dict[str, Any] | None:
+    """A finished take as an artefact in JSON; None where nothing was spoken."""
+    codes = outcome.codes
+    if codes is None or not codes.shape[1]:
+        return None
+    facts = {"family": FAMILY, "schema": SCHEMA, "text": outcome.text, "codes": codes.tolist()}
+    return {**facts, "seed": outcome.seed, "complete": outcome.complete}
 
 
 def sse_error(error: RtDrama3Error, request_id: str = "") -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rt_drama3.protocol.events import Close, Event, Finish, Send, Start, Text
+from rt_drama3.protocol.directing import read_directing, read_reference
+from rt_drama3.protocol.events import Close, Event, Finish, Hush, Send, Start, Text
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import read_output
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
@@ -25,7 +26,6 @@ from rt_drama3.protocol.order import (
     MOST_DECIBELS,
     Reference,
     SpeechOrder,
-    checked_audio,
     checked_text,
     read_codes,
     read_sampling,
@@ -127,7 +127,7 @@ class NativeSession(Session[NativeUtterance]):
         if events:
             return events
         last = self._utterance.id if self._utterance else None
-        return [Send(pack(cancelled_message(last, NOTHING_GENERATED, NOTHING_SENT)))]
+        return [Hush(), Send(pack(cancelled_message(last, NOTHING_GENERATED, NOTHING_SENT)))]
 
     def _ping(self, fields: Fields) -> list[Event]:
         data = fields.value("data")
@@ -176,6 +176,7 @@ class NativeSession(Session[NativeUtterance]):
             voices=(voice,) if voice else (),
             references=self._references(fields, "references"),
             history=self._references(fields, "history"),
+            directing=read_directing(fields, self._facts, self._limits, base64_too=False),
             output=read_output(fields, self._facts, "pcm"),
             quality=fields.choice("quality", QUALITIES) or QUALITIES[0],
             gain_db=fields.number("gain_db", -MOST_DECIBELS, MOST_DECIBELS) or 0.0,
@@ -194,14 +195,6 @@ class NativeSession(Session[NativeUtterance]):
         )
 
     def _reference(self, entry: Fields, audio_too: bool) -> Reference:
-        text = transcript(entry, self._limits)
-        audio = entry.value("audio") if audio_too else None
-        codes = entry.value("vq_codes")
-        if codes is not None and audio is not None:
-            raise Refused("bad_reference", "a reference has audio and vq_codes; send one of them.")
-        if codes is not None or not audio_too:
-            return read_codes(entry, text, self._facts, self._limits)
-        if not isinstance(audio, bytes):
-            wanted = "the bytes of an audio file (bin), or vq_codes, are needed"
-            raise entry.refuse("audio", wanted, "bad_reference")
-        return Reference(text, audio=checked_audio(audio, self._limits))
+        if audio_too:
+            return read_reference(entry, self._facts, self._limits, base64_too=False)
+        return read_codes(entry, transcript(entry, self._limits), self._facts, self._limits)

@@ -12,6 +12,7 @@ from rt_drama3.protocol.order import SpeechOrder
 from rt_drama3.protocol.refusals import Refused
 from rt_drama3.protocol.utterance import Outcome, Piece, StampsLike, State, Utterance
 from rt_drama3.protocol.wire import pack
+from rt_drama3.takes import FAMILY, SCHEMA
 
 VERSION = 1
 
@@ -155,6 +156,9 @@ class NativeUtterance(Utterance):
         }
         if self.order.take and outcome.codes is not None:
             message["take"] = {
+                "family": FAMILY,
+                "schema": SCHEMA,
+                "text": outcome.text,
                 "num_codebooks": outcome.codes.shape[0],
                 "frames": outcome.codes.shape[1],
                 "vq_codes": np.ascontiguousarray(outcome.codes, "<u2").tobytes(),

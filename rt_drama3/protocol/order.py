@@ -15,6 +15,7 @@ from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import Output
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.refusals import Refused
+from rt_drama3.takes import PreviousTake
 from rt_drama3.text import check_text, has_speech
 
 # A voice is looked up by its name; no name can be mistaken for a path.
@@ -26,17 +27,19 @@ MOST_DECIBELS = 20.0
 
 @dataclass(frozen=True)
 class Reference:
-    """A clip to follow, or an earlier turn: audio or codes, with its text.
+    """A clip to follow, or an earlier turn: audio, a URL of audio, or codes, with its text.
 
     Attributes:
         text: what is said in it.
-        audio: an audio file in memory; None where there are codes.
+        audio: an audio file in memory; None where there are codes or a URL.
         codes: int64 ``[num_codebooks, frames]``, not yet checked against the codebooks' sizes.
+        url: where the audio is; a server that fetches it puts ``audio`` in its place.
     """
 
     text: str
     audio: bytes | None = field(default=None, repr=False)
     codes: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    url: str = field(default="", repr=False)
 
     @property
     def source(self) -> tuple[str, bytes | npt.NDArray[np.int64] | None]:
@@ -57,6 +60,26 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Directing:
+    """How the voice is directed; the names are those of the engine's request.
+
+    Attributes:
+        guidance: strength; None and 0 are off.
+        steering: (name, strength) pairs.
+        previous_takes: earlier takes, with codes, with audio, or text alone.
+    """
+
+    guidance: float | None = None
+    steering: tuple[tuple[str, float], ...] = ()
+    previous_takes: tuple[Reference, ...] = ()
+
+    def settings(self) -> Mapping[str, Any]:
+        """Keywords of the engine's ``SpeechRequest``."""
+        takes = tuple(PreviousTake(t.text, t.codes, t.audio) for t in self.previous_takes)
+        return {"guidance": self.guidance, "steering": self.steering, "previous_takes": takes}
+
+
+@dataclass(frozen=True)
 class SpeechOrder:
     """What to say and how.
 
@@ -68,6 +91,8 @@ class SpeechOrder:
             of Fish's cloud): where no such voice is stored, the default voice speaks.
         references: clips to follow, beside or instead of voices.
         history: earlier turns, with codes.
+        directing: what directs the voice.
+        best_of: makes so many takes and keeps the best; 0 speaks at once (HTTP).
         output: format, rate and bit rate.
         quality: of the resampler, "low_latency" or "high".
         gain_db: louder or softer.
@@ -87,6 +112,8 @@ class SpeechOrder:
     voice_optional: bool = False
     references: tuple[Reference, ...] = ()
     history: tuple[Reference, ...] = ()
+    directing: Directing = field(default_factory=Directing)
+    best_of: int = 0
     output: Output = field(default_factory=Output)
     quality: str = "low_latency"
     gain_db: float = 0.0
@@ -118,6 +145,7 @@ class SpeechOrder:
             "history": tuple(turn.source for turn in self.history),
             "max_frames": self.max_frames(facts),
             **vars(self.sampling),
+            **self.directing.settings(),
         }
 
 

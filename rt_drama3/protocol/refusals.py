@@ -58,6 +58,7 @@ KINDS: dict[str, Kind] = {
     "slow_client": Kind("Read audio as fast as it is played.", True, http=408, close=4409),
     "overloaded": Kind("Try again in a moment, or elsewhere.", True, http=429, close=1013),
     "not_ready": Kind("Wait until /ready answers 200.", True, http=503, close=1013),
+    "stopped": Kind("Speak again when the operator wants it.", http=409, close=1001),
     "shutting_down": Kind("Connect again, or elsewhere.", True, http=503, close=1001),
     "engine_failed": Kind("Try again; tell the operator.", True, http=503, close=1011),
     "internal": Kind("Tell the operator, with the request id.", http=500, close=1011),

@@ -65,14 +65,21 @@ class Session(ABC, Generic[U]):
         """
         return self._running() is None
 
-    def receive(self, data: bytes | bytearray | memoryview | str) -> list[Event]:
-        """Takes one message (str for a text message) and returns what to do, in order."""
+    def receive(
+        self, data: bytes | bytearray | memoryview | str | Mapping[str, object] | Refused
+    ) -> list[Event]:
+        """Takes one message (str for a text message) and returns what to do, in order.
+
+        Instead of a large message, what ``wire.unpack`` made of it in a thread: a map or an error.
+        """
         if self._closed:
             return []
         if not self._budget.take_message():
             return self.close("too_many_messages", "more messages came than the server takes.")
         try:
-            message = unpack(data, self._limits)
+            if isinstance(data, Refused):
+                raise data
+            message = data if isinstance(data, Mapping) else unpack(data, self._limits)
             kind = message.get(self._key)
             handler = self._handlers.get(kind) if isinstance(kind, str) else None
             return self._unknown(kind) if handler is None else handler(Fields(message))

@@ -54,6 +54,7 @@ class Outcome:
         segments: pieces of text spoken.
         timings: milliseconds by stage, and ``rtf``.
         codes: int ``[num_codebooks, frames]``, sent where the client asked for its take.
+        text: what was spoken, of the same take.
     """
 
     frames: int = 0
@@ -62,6 +63,7 @@ class Outcome:
     segments: int = 0
     timings: Mapping[str, float] = field(default_factory=dict)
     codes: npt.NDArray[np.integer] | None = None
+    text: str = ""
 
 
 @dataclass

@@ -8,6 +8,8 @@ over without allocating anything, which bounds the number of values and their ne
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -28,8 +30,16 @@ _SHAPES: dict[int, tuple[int, int, int, int]] = {
     0xDC: (2, 0, 1, 0), 0xDD: (4, 0, 1, 0),  # array
     0xDE: (2, 0, 2, 0), 0xDF: (4, 0, 2, 0),  # map
 }  # fmt: skip
+_BIN32, _STR32 = 0xC6, 0xDB
 # What JSON needs beside text: the same bound as ``items``, without a walk in Python.
 _JSON_MARKS = (b"[", b"{", b",")
+# Copying or decoding megabytes in one call holds the interpreter for as long as it takes, and so
+# stops every stream, be it in a thread. So what is long is handled in parts of this many bytes;
+# joining them lets others run. Of JSON, long strings without escapes (clips in base64) are taken
+# out before it is decoded and put back after it.
+LONG = 1 << 16
+_ESCAPED = re.compile(rb"[\x00-\x1f\\]")
+_MOST_PLAIN = 12  # bytes that a character of text may have, as two escapes
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
@@ -40,6 +50,8 @@ def pack(message: Mapping[str, Any]) -> bytes:
 
 def unpack(data: bytes | bytearray | memoryview | str, limits: ProtocolLimits) -> dict[str, Any]:
     """One incoming MessagePack message.
+
+    A string that is too long to be text is a memoryview of its bytes, as in ``parse_json``.
 
     Args:
         data: payload of a WebSocket message (str for a text message) or an HTTP body.
@@ -53,9 +65,9 @@ def unpack(data: bytes | bytearray | memoryview | str, limits: ProtocolLimits) -
         raise Refused("bad_message", "the message is text; messages are binary MessagePack.")
     _check_size(len(data), limits)
     message = bytes(data)
-    _check_shape(message, limits)
+    large = _check_shape(message, limits)
     try:
-        found = msgpack.unpackb(message, object_pairs_hook=_as_map)
+        found = _unpack(message, large, 4 * limits.pending_characters)
     except UnicodeDecodeError:
         raise Refused("bad_message", "the message has a string that is not UTF-8.") from None
     except ValueError:  # what is left: a key that is neither text nor bytes
@@ -68,17 +80,25 @@ def unpack(data: bytes | bytearray | memoryview | str, limits: ProtocolLimits) -
 def parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) -> dict[str, Any]:
     """A JSON body that must be an object.
 
+    A string that is too long to be text is a memoryview of its bytes; base64 is read from it.
+
     Raises:
         Refused: ``too_large``, ``too_complex`` or ``bad_message``.
     """
     _check_size(len(body), limits)
-    data = bytes(body)
+    data, long = bytes(body), dict[str, memoryview]()
+    if len(data) > LONG:
+        data, long = _take_long_strings(data, limits)
+    if len(data) > _MOST_PLAIN * limits.pending_characters + LONG:
+        raise Refused("too_complex", f"the body has {len(data)} bytes beside its long texts.")
     # Commas and brackets occur in text too, so text of the largest size must pass.
     if sum(map(data.count, _JSON_MARKS)) > limits.items + limits.pending_characters:
         raise Refused("too_complex", "the body has too many brackets and commas.")
     try:
         text = data.decode("utf-8-sig")  # json itself would let halves of surrogate pairs in
         found = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_as_map)
+        if long:
+            found = _put_back(found, long, 4 * limits.pending_characters)
     except UnicodeDecodeError:
         raise Refused("bad_message", "the body is not UTF-8.") from None
     except RecursionError:
@@ -92,6 +112,69 @@ def parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) -> 
     return found
 
 
+def _take_long_strings(data: bytes, limits: ProtocolLimits) -> tuple[bytes, dict[str, memoryview]]:
+    """The body with a name for every long string, and the strings by those names."""
+    mark, parts, long = secrets.token_hex(16), list[bytes](), dict[str, memoryview]()
+    view = memoryview(data)
+    place = kept = 0
+    quotes = 4 * limits.items + limits.pending_characters
+    while (start := data.find(b'"', place)) >= 0:
+        end = data.find(b'"', start + 1)
+        while end >= 0 and _backslashes(data, end) % 2:
+            end = data.find(b'"', end + 1)
+            quotes -= 1
+        quotes -= 2
+        if quotes < 0:
+            raise Refused("too_complex", "the body has too many quotation marks.")
+        if end < 0:
+            break  # the decoder will complain
+        if end - start > LONG and _is_plain(data, start + 1, end):
+            name = f"{mark}{len(long)}"
+            long[name] = view[start + 1 : end]
+            parts += [data[kept : start + 1], name.encode()]
+            kept = end
+        place = end + 1
+    return (b"".join([*parts, data[kept:]]) if long else data), long
+
+
+def _backslashes(data: bytes, end: int) -> int:
+    """How many backslashes stand right before a place."""
+    size = 8
+    while True:
+        before = data[max(0, end - size) : end]
+        found = len(before) - len(before.rstrip(b"\\"))
+        if found < size:
+            return found
+        size *= 2
+
+
+def _is_plain(data: bytes, start: int, end: int) -> bool:
+    """Whether a string is what it says: no escapes, and nothing that JSON wants escaped."""
+    return not any(
+        _ESCAPED.search(data, place, min(end, place + LONG)) for place in range(start, end, LONG)
+    )
+
+
+def _put_back(value: Any, long: Mapping[str, memoryview], longest: int) -> Any:
+    """The value with its long strings in place: as views where they are too long for any text."""
+    if isinstance(value, str):
+        found = long.get(value)
+        if found is None:
+            return value
+        return _text(found, longest)
+    if isinstance(value, list):
+        return [_put_back(item, long, longest) for item in value]
+    if isinstance(value, dict):
+        if not long.keys().isdisjoint(value):
+            raise Refused("too_complex", f"the body has a key of more than {LONG} bytes.")
+        return {key: _put_back(item, long, longest) for key, item in value.items()}
+    return value
+
+
+def _text(raw: memoryview, longest: int) -> str | memoryview:
+    return str(raw, "utf-8") if len(raw) <= longest else raw
+
+
 def _check_size(size: int, limits: ProtocolLimits) -> None:
     if size > limits.message_bytes:
         raise Refused(
@@ -99,8 +182,33 @@ def _check_size(size: int, limits: ProtocolLimits) -> None:
         )
 
 
-def _check_shape(data: bytes, limits: ProtocolLimits) -> None:
-    """Walks over the message: whole, within the limits, and of types that are used."""
+def _unpack(message: bytes, large: list[tuple[int, int, int]], longest: int) -> Any:
+    """Unpacks a message whose shape was checked; its large bins are copied part by part.
+
+    Extension types stand in for large values; no message has any of its own.
+    """
+    parts, kept = [], 0
+    for number, (head, _, end) in enumerate(large):
+        parts += [message[kept:head], msgpack.packb(msgpack.ExtType(0, number.to_bytes(4, "big")))]
+        kept = end
+
+    def in_place(code: int, number: bytes) -> bytes | str | memoryview:
+        head, start, end = large[int.from_bytes(number, "big")]
+        if message[head] == _BIN32:
+            return b"".join(message[at : min(end, at + LONG)] for at in range(start, end, LONG))
+        return _text(memoryview(message)[start:end], longest)
+
+    small = b"".join([*parts, message[kept:]]) if large else message
+    return msgpack.unpackb(small, object_pairs_hook=_as_map, ext_hook=in_place)
+
+
+def _check_shape(data: bytes, limits: ProtocolLimits) -> list[tuple[int, int, int]]:
+    """Walks over the message: whole, within the limits, and of types that are used.
+
+    Returns:
+        Where the header, the payload and the end of every large bin and text is.
+    """
+    large = []
     end, place, items = len(data), 0, 0
     to_come = [1]  # values still to come, outer containers first
     while to_come:
@@ -113,7 +221,10 @@ def _check_shape(data: bytes, limits: ProtocolLimits) -> None:
         items += 1
         if items > limits.items:
             raise Refused("too_complex", f"the message has more than {limits.items} values.")
+        head = place
         payload, inside, place = _value(data, place)
+        if payload > 2 * LONG and data[head] in (_BIN32, _STR32):
+            large.append((head, place, place + payload))
         place += payload
         if place + inside > end:
             raise Refused(
@@ -128,6 +239,7 @@ def _check_shape(data: bytes, limits: ProtocolLimits) -> None:
                 )
     if place != end:
         raise Refused("bad_message", f"{end - place} bytes follow the end of the message.")
+    return large
 
 
 def _value(data: bytes, place: int) -> tuple[int, int, int]:

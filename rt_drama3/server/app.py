@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from rt_drama3.protocol import new_request_id
-from rt_drama3.server import http, live, routes
+from rt_drama3.server import http, live_routes, routes
 from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.service import Service
 
@@ -71,8 +71,8 @@ def create_app(
             Route("/v1/voices/{name}", routes.one_voice, methods=["GET", "DELETE"]),
             Route("/v1/tts", http.tts, methods=["POST"]),
             Route("/v1/audio/speech", http.openai_speech, methods=["POST"]),
-            WebSocketRoute("/v1/stream", live.stream),
-            WebSocketRoute("/v1/tts/live", live.tts_live),
+            WebSocketRoute("/v1/stream", live_routes.stream),
+            WebSocketRoute("/v1/tts/live", live_routes.tts_live),
         ],
         middleware=[cors] if settings.cors_origins else [],
         exception_handlers={HTTPException: _no_such_route},

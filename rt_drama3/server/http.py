@@ -11,8 +11,8 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -34,15 +34,16 @@ from rt_drama3.protocol import (
     sse_delta,
     sse_done,
     sse_error,
+    take_of,
 )
 from rt_drama3.server.outgoing import Pace, Playback
 from rt_drama3.server.service import Opened, Service
 
 log = logging.getLogger("rt_drama3.server")
 
-LONG_BODY = 32_768  # bytes; larger ones are parsed in a thread
 _REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
+T = TypeVar("T")
 Errors = Callable[[RtDrama3Error, str], tuple[int, dict[str, Any]]]
 
 
@@ -72,21 +73,56 @@ def error_response(
     return JSONResponse(body, status, error_headers(refused, name))
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """The body, up to a limit.
+async def read_body(request: Request, most: int, seconds: float) -> list[bytes]:
+    """The body in the parts in which it came; joining a large one is left to a thread.
+
+    Args:
+        request: not read yet.
+        most: bytes it may have.
+        seconds: for all of it to come.
 
     Raises:
-        Refused: ``too_large``.
+        Refused: ``too_large`` or ``idle``.
     """
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > most:
         raise Refused("too_large", f"the body has {length} bytes; at most {most} may be.")
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise Refused("too_large", f"the body has more than {most} bytes.")
-    return bytes(body)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise Refused("too_large", f"the body has more than {most} bytes.")
+    except TimeoutError:
+        raise Refused(
+            "idle", f"the body did not come within {seconds:g} s (body_seconds); {size} bytes did."
+        ) from None
+    return parts
+
+
+async def read_limited(request: Request, service: Service) -> list[bytes]:
+    """``read_body`` within the server's limits."""
+    return await read_body(request, service.limits.message_bytes, service.config.body_seconds)
+
+
+async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Does something for a client whose body was read, and stops when the client leaves.
+
+    Raises:
+        ClientDisconnect: it left.
+    """
+    task, gone = asyncio.create_task(work), asyncio.create_task(_until_gone(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.wait({task, gone})
 
 
 async def tts(request: Request) -> Response:
@@ -116,18 +152,18 @@ async def _speech(
 ) -> Response:
     service, name = service_of(request), request_id(request)
     accepted = time.monotonic()
-    try:
-        service.check_key(request.headers.get("authorization"))
-        service.check_ready()
-        body = await read_body(request, service.limits.message_bytes)
-        long = len(body) > LONG_BODY
-        order = await service.in_thread(parse, body) if long else parse(body)
-    except RtDrama3Error as error:
-        return error_response(service, error, name, shape)
-    except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
     address = request.client.host if request.client else ""
-    return SpeechResponse(service, order, name, route, address, accepted, shape)
+    with contextlib.ExitStack() as until_over:
+        try:
+            service.check_key(request.headers.get("authorization"))
+            service.check_ready()
+            until_over.enter_context(service.client(address, route))
+            order = await service.unpack(parse, await read_limited(request, service))
+        except RtDrama3Error as error:
+            return error_response(service, error, name, shape)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        return SpeechResponse(service, order, name, route, accepted, shape, until_over.pop_all())
 
 
 class SpeechResponse(Response):
@@ -138,9 +174,9 @@ class SpeechResponse(Response):
         order: what to speak.
         name: request id.
         route: for metrics and logs.
-        address: of the client.
         accepted: when the request came.
         shape: of errors.
+        until_over: closed when the response is over.
     """
 
     def __init__(
@@ -149,18 +185,18 @@ class SpeechResponse(Response):
         order: SpeechOrder,
         name: str,
         route: str,
-        address: str,
         accepted: float,
         shape: Errors,
+        until_over: contextlib.ExitStack,
     ) -> None:
         super().__init__()
         self._service = service
         self._order = order
         self._name = name
         self._route = route
-        self._address = address
         self._accepted = accepted
         self._shape = shape
+        self._until_over = until_over
         self._begun = False
         self._send: Send | None = None
         self._sent = 0
@@ -176,20 +212,21 @@ class SpeechResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = send
-        self._work = asyncio.create_task(self._serve(scope, receive))
-        gone = asyncio.create_task(_until_gone(receive))
-        try:
-            await asyncio.wait({self._work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (self._work, gone):
-                task.cancel()
-            await asyncio.wait({self._work, gone})
+        with self._until_over:
+            self._work = asyncio.create_task(self._serve(scope, receive))
+            gone = asyncio.create_task(_until_gone(receive))
+            try:
+                await asyncio.wait({self._work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (self._work, gone):
+                    task.cancel()
+                await asyncio.wait({self._work, gone})
 
     async def _serve(self, scope: Scope, receive: Receive) -> None:
         service = self._service
         service.metrics.requests.labels(self._route).inc()
         try:
-            with service.client(self._address, self._route), service.conversation(self):
+            with service.conversation(self):
                 opened = await service.open(self._order)
                 self._order = opened.order
                 await self._speak(opened)
@@ -252,7 +289,8 @@ class SpeechResponse(Response):
         outcome = service.outcome(summary)
         if self._order.sse:
             tokens = await service.in_thread(service.tokens, self._order.text)
-            await self._put(sse_done(tokens, outcome.frames))
+            take = take_of(outcome) if self._order.take else None
+            await self._put(sse_done(tokens, outcome.frames, take))
         await self._put(b"", last=True)
 
     async def _audio(self, data: bytes, last: bool = False) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.responses import JSONResponse
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.types import Message
+from starlette.websockets import WebSocket
 
 from rt_drama3.errors import RequestError, RtDrama3Error
 from rt_drama3.protocol import (
@@ -22,23 +23,20 @@ from rt_drama3.protocol import (
     Close,
     Event,
     Finish,
-    FishLiveSession,
     Flush,
-    NativeSession,
+    Refused,
     Send,
     Session,
     Start,
     Text,
     Utterance,
     as_refused,
-    error_headers,
-    fish_error,
-    new_request_id,
 )
+from rt_drama3.protocol.wire import unpack
 from rt_drama3.server.outbox import ANSWER_BYTES, Outbox
 from rt_drama3.server.outgoing import Pace, Playback
-from rt_drama3.server.service import Opened, Service
-from rt_drama3.server.sockets import END_NOW
+from rt_drama3.server.service import LONG_MESSAGE, Opened, Service
+from rt_drama3.server.sockets import END_NOW, PARTS
 from rt_drama3.speech import AudioChunk, Speech
 
 log = logging.getLogger("rt_drama3.server")
@@ -52,61 +50,19 @@ CLOSE_SECONDS = 5.0  # for the last words and the close frame to leave
 class _Talk:
     """An utterance and what speaks it."""
 
-    opened: Opened
+    opened: Opened | None = None  # none while its stream is being opened, clips fetched for it
     task: asyncio.Task[None] | None = None
-    taken: int = 0  # characters of text that the engine was given
+    opening: asyncio.Task[Opened] | None = None
+    held: deque[Text | Flush | Finish] = field(default_factory=deque)  # until it is open
+    taken: int = 0  # characters of text that the engine was given, or will be
     spoken: int = 0  # and of those that were begun
     told: int = 0  # segments that the client knows of
     stopped: str = ""  # why it was cut short
 
     @property
     def speech(self) -> Speech | None:
-        return self.opened.speech
-
-
-async def stream(websocket: WebSocket) -> None:
-    """``/v1/stream``."""
-    service: Service = websocket.app.state.service
-    await _serve(
-        websocket, service, "/v1/stream", lambda: NativeSession(service.facts, service.limits)
-    )
-
-
-async def tts_live(websocket: WebSocket) -> None:
-    """``/v1/tts/live``."""
-    service: Service = websocket.app.state.service
-    model = websocket.headers.get("model", "")
-    await _serve(
-        websocket,
-        service,
-        "/v1/tts/live",
-        lambda: FishLiveSession(service.facts, service.limits, model=model),
-    )
-
-
-async def _serve(
-    websocket: WebSocket, service: Service, route: str, make: Callable[[], Session[Any]]
-) -> None:
-    address = websocket.client.host if websocket.client else ""
-    connection_id = new_request_id()
-    try:
-        service.check_key(websocket.headers.get("authorization"))
-        service.check_origin(websocket.headers.get("origin"))
-        service.check_ready()
-        with service.client(address, route):
-            headers = [(b"x-request-id", connection_id.encode())]
-            await websocket.accept(headers=headers)
-            connection = LiveConnection(service, websocket, make(), route, connection_id)
-            with service.conversation(connection):
-                await connection.run()
-    except RtDrama3Error as error:
-        status, body = fish_error(error, connection_id)
-        service.metrics.errors.labels(as_refused(error).code).inc()
-        log.info("refused", extra={"fields": {"id": connection_id, "route": route, **body}})
-        response = JSONResponse(body, status, error_headers(error, connection_id))
-        await websocket.send_denial_response(response)
-    except WebSocketDisconnect:
-        pass  # during the handshake
+        speech = None if self.opened is None else self.opened.speech
+        return speech if isinstance(speech, Speech) else None
 
 
 class LiveConnection:
@@ -183,29 +139,44 @@ class LiveConnection:
             if message["type"] == "websocket.disconnect":
                 return
             self._active = time.monotonic()
-            data = message.get("bytes")
-            events = self._session.receive(message.get("text", "") if data is None else data)
-            for event in events:
+            for event in self._session.receive(await self._unpacked(message)):
                 await self._do(event)
             try:
                 await self._outbox.below(ANSWER_BYTES, self._service.config.slow_seconds)
             except TimeoutError:
                 await self._slow("answers were not read")
 
+    async def _unpacked(self, message: Message) -> Any:
+        """What the session takes: the message itself or, of a large one, what is in it."""
+        data = message.get("bytes")
+        if data is None:
+            return message.get("text", "")
+        parts = message.get(PARTS, (data,))
+        if sum(map(len, parts)) <= LONG_MESSAGE:
+            return data
+        try:
+            return await self._service.unpack(unpack, parts, self._service.limits)
+        except Refused as error:
+            return error
+
     def _idle_left(self) -> float:
-        """Seconds until the connection counts as idle."""
+        """Seconds until the connection counts as idle; who waits for the server is not."""
         limit = self._service.limits.idle_seconds
-        speeches = [talk.speech for talk in self._talks.values()]
-        if any(speech and speech.queue_position is not None for speech in speeches):
-            return limit
+        for talk in self._talks.values():
+            if talk.opened is None or (talk.speech and talk.speech.queue_position is not None):
+                return limit
         return self._active + limit - time.monotonic()
 
     async def _do(self, event: Event) -> None:
         if isinstance(event, Start):
-            await self._start(event.utterance)
+            self._start(event.utterance)
         elif isinstance(event, Text | Flush | Finish):
             talk = self._talks.get(event.utterance)
-            if talk is not None and talk.speech is not None:
+            if talk is None or talk.stopped:
+                return
+            if talk.opened is None or talk.held:
+                talk.held.append(event)  # the session bounds the text that waits
+            elif talk.speech is not None:
                 await self._pass_on(event, talk, talk.speech)
         else:
             self._act(event)
@@ -224,23 +195,19 @@ class LiveConnection:
             talk = self._talks.get(event.utterance)
             if talk is not None and not talk.stopped:
                 talk.stopped = reason
-                self._service.metrics.cancels.labels(reason).inc()
+                if talk.opened is not None or reason != "error":  # else nothing was cut short
+                    self._service.metrics.cancels.labels(reason).inc()
                 if talk.speech is not None:
                     talk.speech.cancel()
+                elif talk.opening is not None:
+                    _let_go(talk.opening)
 
-    async def _start(self, utterance: Utterance) -> None:
+    def _start(self, utterance: Utterance) -> None:
         self._service.metrics.requests.labels(self._route).inc()
         before = [talk.task for talk in self._talks.values() if talk.task is not None]
-        try:
-            opened = await self._service.open(utterance.order)
-        except RtDrama3Error as error:
-            if before:  # its cancelled goes first
-                await asyncio.wait(before)
-            self._fail(utterance, error)
-            return
-        utterance.order = opened.order
-        talk = _Talk(opened, taken=len(utterance.order.text))
+        talk = _Talk(taken=len(utterance.order.text))
         self._talks[utterance] = talk
+        talk.opening = asyncio.create_task(self._service.open(utterance.order))
         talk.task = asyncio.create_task(self._speak(utterance, talk, before))
 
     async def _pass_on(self, event: Text | Flush | Finish, talk: _Talk, speech: Speech) -> None:
@@ -298,12 +265,18 @@ class LiveConnection:
     async def _speak(
         self, utterance: Utterance, talk: _Talk, before: list[asyncio.Task[None]]
     ) -> None:
-        queue = asyncio.create_task(self._tell_queue(utterance, talk))
+        assert talk.opening is not None
         try:
-            if before:
+            if before:  # the last words on the one before go first
                 await asyncio.wait(before)
-            self._outbox.put(utterance.ready(talk.opened.voice))
-            await self._tell(utterance, talk, queue)
+            opened = await self._opened(talk.opening)
+            if opened is None:
+                self._outbox.put(utterance.cancelled(0))
+                return
+            talk.opened, utterance.order = opened, opened.order
+            self._outbox.put(utterance.ready(opened.voice))
+            await self._pass_on_held(talk)
+            await self._tell(utterance, talk, opened)
         except RtDrama3Error as error:
             self._fail(utterance, error)
             self._outbox.put(utterance.cancelled(0))
@@ -313,9 +286,7 @@ class LiveConnection:
             log.error("utterance %s failed", utterance.id, exc_info=error)
             self._fail(utterance, RtDrama3Error("a bug"))
         finally:
-            queue.cancel()
-            if talk.speech is not None:
-                talk.speech.cancel()
+            _let_go(talk.opening)
             del self._talks[utterance]
             fields = {"id": utterance.id, "connection": self._id, "route": self._route}
             log.info(
@@ -325,8 +296,29 @@ class LiveConnection:
             if self._service.draining and not self._talks:
                 self.stop()
 
-    async def _tell(self, utterance: Utterance, talk: _Talk, queue: asyncio.Task[None]) -> None:
-        speech, outgoing = talk.speech, talk.opened.outgoing
+    async def _opened(self, opening: asyncio.Task[Opened]) -> Opened | None:
+        """The stream, once it is open; None when it was cancelled before."""
+        await asyncio.wait({opening})
+        return None if opening.cancelled() else opening.result()
+
+    async def _pass_on_held(self, talk: _Talk) -> None:
+        """What came while the stream was being opened; the reader adds to it until it is empty."""
+        while talk.held:
+            if talk.speech is not None:
+                await self._pass_on(talk.held[0], talk, talk.speech)
+            talk.held.popleft()
+
+    async def _tell(self, utterance: Utterance, talk: _Talk, opened: Opened) -> None:
+        queue = asyncio.create_task(self._tell_queue(utterance, talk))
+        try:
+            await self._tell_all(utterance, talk, opened, queue)
+        finally:
+            queue.cancel()
+
+    async def _tell_all(
+        self, utterance: Utterance, talk: _Talk, opened: Opened, queue: asyncio.Task[None]
+    ) -> None:
+        speech, outgoing = opened.speech, opened.outgoing
         pace, playback = Pace(self._service.config.slow_seconds), Playback()
         fading = False
         if speech is not None:
@@ -392,3 +384,16 @@ class LiveConnection:
                 told = position
                 self._outbox.put(utterance.queued(position))
             await asyncio.sleep(QUEUE_SECONDS)
+
+
+def _let_go(opening: asyncio.Task[Opened]) -> None:
+    """Ends a stream that is open, perhaps unnoticed as yet, or being opened."""
+
+    def end(opening: asyncio.Task[Opened]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            speech = opening.result().speech
+            if speech is not None:
+                speech.cancel()
+
+    opening.cancel()
+    opening.add_done_callback(end)

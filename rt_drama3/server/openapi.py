@@ -59,13 +59,17 @@ def document() -> dict[str, Any]:
     }
 
 
+_AUDIO = {
+    "type": "string",
+    "description": "an audio file in base64 or, where the server fetches URLs, its URL",
+}
 _NEW_VOICE: dict[str, Any] = {
     "type": "object",
     "required": ["name"],
     "properties": {
         "name": {"type": "string", "maxLength": 128},
         "text": {"type": "string", "description": "what is said in the clip"},
-        "audio": {"type": "string", "contentEncoding": "base64"},
+        "audio": _AUDIO,
         "references": {
             "type": "array",
             "items": {
@@ -73,7 +77,7 @@ _NEW_VOICE: dict[str, Any] = {
                 "required": ["text", "audio"],
                 "properties": {
                     "text": {"type": "string"},
-                    "audio": {"type": "string", "contentEncoding": "base64"},
+                    "audio": _AUDIO,
                 },
             },
         },

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from rt_drama3.server.sockets import SEND_NOW, SendNow
+
 ANSWER_BYTES = 256 << 10  # of answers that may wait before no more messages are read
 
 
@@ -29,6 +31,7 @@ class Outbox:
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         self.left: deque[bytes] = deque()
+        self._send_now: SendNow | None = websocket.scope.get("extensions", {}).get(SEND_NOW)
         self._bytes = 0
         self._close: tuple[int, str] | None = None
         self._over = False
@@ -37,9 +40,11 @@ class Outbox:
         self._writer = asyncio.create_task(self._write())
 
     def put(self, messages: Iterable[bytes]) -> None:
-        """Adds messages; after ``close`` they are dropped."""
+        """Adds messages, or sends them at once; after ``close`` they are dropped."""
         for message in messages:
             if self._close is None and not self._over:
+                if not self.left and self._send_now is not None and self._send_now(message):
+                    continue
                 self.left.append(message)
                 self._bytes += len(message)
                 self._more.set()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+from functools import partial
 from importlib.resources import files
 
 from starlette.requests import ClientDisconnect, Request
@@ -11,12 +10,19 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol import Reference, Refused
+from rt_drama3.protocol.clips import read_clip
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.limits import ProtocolLimits
-from rt_drama3.protocol.order import checked_audio, checked_text, checked_voice, transcript
+from rt_drama3.protocol.order import checked_audio, checked_voice, transcript
 from rt_drama3.protocol.wire import parse_json, unpack
 from rt_drama3.server import metrics
-from rt_drama3.server.http import error_response, read_body, request_id, service_of
+from rt_drama3.server.http import (
+    error_response,
+    read_limited,
+    request_id,
+    service_of,
+    while_there,
+)
 from rt_drama3.server.openapi import document
 from rt_drama3.server.service import FIXED_VOICE
 
@@ -83,10 +89,15 @@ async def add_voice(request: Request) -> Response:
     try:
         service.check_key(request.headers.get("authorization"))
         drama = service.check_ready()
-        body = await read_body(request, service.limits.message_bytes)
-        voice_name, clips = await service.in_thread(_read_voice, request, body, service.limits)
-        seconds = service.limits.reference_seconds
-        voice = await service.encode(service.voices.add, voice_name, clips, drama, seconds)
+        address = request.client.host if request.client else ""
+        with service.client(address, "/v1/voices"):
+            parts = await read_limited(request, service)
+            voice_name, clips = await service.unpack(
+                partial(_read_voice, request, limits=service.limits), parts
+            )
+            clips = await while_there(request, service.fetched(clips))
+            seconds = service.limits.reference_seconds
+            voice = await service.encode(service.voices.add, voice_name, clips, drama, seconds)
     except RtDrama3Error as error:
         return error_response(service, error, name)
     except ClientDisconnect:
@@ -133,14 +144,4 @@ def _read_voice(
 
 
 def _clip(clip: Fields, limits: ProtocolLimits) -> Reference:
-    audio = clip.value("audio")
-    if isinstance(audio, str):
-        try:
-            audio = base64.b64decode(audio, validate=True)
-        except (binascii.Error, ValueError):
-            raise Refused("bad_reference", "audio is not valid base64.") from None
-    if not isinstance(audio, bytes):
-        wanted = "the bytes of an audio file are needed (in JSON, base64)"
-        raise clip.refuse("audio", wanted, "bad_reference")
-    text = checked_text(transcript(clip, limits), "the transcript", "bad_reference")
-    return Reference(text, checked_audio(audio, limits))
+    return read_clip(clip, transcript(clip, limits), limits)

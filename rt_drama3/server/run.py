@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 
 from rt_drama3.errors import DeviceError, RtDrama3Error
 from rt_drama3.server.app import create_app
+from rt_drama3.server.guards import TimedHttp
 from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.service import Service
 from rt_drama3.server.sockets import WebSockets, listen
@@ -79,7 +80,7 @@ class Server:
             ws_ping_interval=ping,
             ws_ping_timeout=ping,
             ws_per_message_deflate=False,
-            http="h11",
+            http=TimedHttp,
             log_config=None,
             log_level="warning",
             access_log=False,

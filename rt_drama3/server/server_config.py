@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from rt_drama3.data_folder import default_data_folder
 from rt_drama3.errors import ConfigError
 from rt_drama3.protocol import ProtocolLimits
 
@@ -46,6 +47,11 @@ class ServerConfig:
         max_voices: that may be stored.
         send_buffer: bytes that the system may hold for a connection; bounds what a client that
             stopped reading costs, and how late that is noticed.
+        body_seconds: for a request's head, and again for its body, to arrive.
+        url_references: fetch reference clips from http and https URLs that clients name.
+        url_seconds: that all of one request's may take.
+        url_ports: that they may name.
+        url_requests: that may fetch at the same time; others wait, within their time.
     """
 
     host: str = "127.0.0.1"
@@ -62,6 +68,11 @@ class ServerConfig:
     data_folder: str = ""
     max_voices: int = 1_000
     send_buffer: int = 262_144
+    body_seconds: float = 30.0
+    url_references: bool = False
+    url_seconds: float = 10.0
+    url_ports: tuple[str, ...] = ("80", "443")
+    url_requests: int = 8
     limits: ProtocolLimits = field(default_factory=ProtocolLimits)
 
     def __post_init__(self) -> None:
@@ -75,10 +86,16 @@ class ServerConfig:
             ("drain_seconds", 0, 3_600),
             ("max_voices", 0, 1_000_000),
             ("send_buffer", 4_096, 1 << 30),
+            ("body_seconds", 0.1, 3_600),
+            ("url_seconds", 0.1, 3_600),
+            ("url_requests", 1, 1_000),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value!r}; it must lie in {low}..{high}.")
+        for port in self.url_ports:
+            if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
+                raise ConfigError(f"url_ports has {port!r}; numbers in 1..65535 are needed.")
         for key in self.api_keys:
             if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
                 raise ConfigError(
@@ -105,15 +122,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def default_data_folder() -> Path:
-    """``$XDG_DATA_HOME/rt-drama3`` or its like."""
-    if os.name == "nt":
-        base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
-    else:
-        base = os.environ.get("XDG_DATA_HOME", "~/.local/share")
-    return Path(base).expanduser() / "rt-drama3"
 
 
 def read_server_config(
@@ -178,6 +186,8 @@ def _convert(name: str, value: Any, default: Any, source: str) -> Any:
                 return value
         elif isinstance(default, tuple):
             parts = value.replace(",", " ").split() if isinstance(value, str) else value
+            if name == "url_ports":  # numbers are what people write there
+                parts = [str(part) for part in parts]
             if all(isinstance(part, str) for part in parts):
                 return tuple(parts)
         elif isinstance(default, str):

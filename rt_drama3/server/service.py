@@ -10,13 +10,17 @@ import hmac
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rt_drama3.protocol import ModelFacts, Outcome, Refused, SpeechOrder, as_speaker
+from rt_drama3.protocol import ModelFacts, Outcome, Reference, Refused, SpeechOrder, as_speaker
+from rt_drama3.protocol.order import checked_audio
+from rt_drama3.server.choosing import choose
+from rt_drama3.server.clips import check_clips
+from rt_drama3.server.fetch import Fetcher
 from rt_drama3.server.metrics import Metrics
 from rt_drama3.server.outgoing import Outgoing
 from rt_drama3.server.server_config import ServerConfig
@@ -24,6 +28,7 @@ from rt_drama3.server.voices import VoiceStore
 from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
 
 if TYPE_CHECKING:
+    from rt_drama3.best_of import Chosen
     from rt_drama3.drama3 import Drama3
     from rt_drama3.engine import Engine
 
@@ -31,6 +36,7 @@ log = logging.getLogger("rt_drama3.server")
 
 FIXED_VOICE = "this model has one fixed voice: voices and references are accepted, not followed."
 AFTER_FADE = 0.5  # seconds that the last chunks have to be faded out and sent
+LONG_MESSAGE = 32_768  # bytes; larger ones are unpacked in a thread
 T = TypeVar("T")
 
 
@@ -53,12 +59,14 @@ class Opened:
         outgoing: makes its bytes.
         speech: None where there is nothing to speak.
         voice: name of the one that will speak.
+        request: what the engine was, or is to be, asked for.
     """
 
     order: SpeechOrder
     outgoing: Outgoing
-    speech: Speech | None
+    speech: Speech | Chosen | None
     voice: str
+    request: SpeechRequest | None = None
 
 
 class Service:
@@ -84,7 +92,12 @@ class Service:
         self._clients: Counter[str] = Counter()
         self._talks: set[Conversation] = set()
         self._keys = tuple(key.encode() for key in config.api_keys)
+        self.fetcher: Fetcher | None = None
+        if config.url_references:
+            ports = [int(port) for port in config.url_ports]
+            self.fetcher = Fetcher(config.url_seconds, ports, config.url_requests)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="rt-drama3-server")
+        self._unpacking = ThreadPoolExecutor(2, thread_name_prefix="rt-drama3-unpack")
         self._encoding = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-voices")
 
     # The model.
@@ -96,6 +109,7 @@ class Service:
             self._name, codec.sample_rate, codec.frame_samples, drama.config.num_codebooks
         )
         self.voices.adopt(drama)
+        drama.steering.folder = self.config.folder / "steering"
         self._drama, self._engine = drama, engine
 
     @property
@@ -123,16 +137,59 @@ class Service:
             RtDrama3Error: it cannot be opened.
         """
         drama = self.check_ready()
+        takes = await self.fetched(order.directing.previous_takes)
+        order = replace(
+            order,
+            references=await self.fetched(order.references),
+            directing=replace(order.directing, previous_takes=takes),
+        )
         future = self._pool.submit(self._open, drama, order)
         try:
-            return await asyncio.shield(asyncio.wrap_future(future))
+            opened = await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
             future.add_done_callback(_abandon)
             raise
+        if opened.request is None or not order.best_of:
+            return opened
+        assert self._engine is not None
+        chosen = await choose(drama, self._engine, opened.request, order.best_of, self.in_thread)
+        return replace(opened, speech=chosen)
+
+    async def fetched(self, clips: tuple[Reference, ...]) -> tuple[Reference, ...]:
+        """Clips with their audio, those that are URLs fetched.
+
+        Raises:
+            Refused: ``bad_reference``: one cannot be had, or URLs are not fetched here.
+        """
+        urls = [clip.url for clip in clips if clip.url]
+        if not urls:
+            return clips
+        if self.fetcher is None:
+            raise Refused(
+                "bad_reference",
+                "URLs of clips are not opened; send the audio itself, or let the operator switch "
+                "url_references on.",
+            )
+        most, together = self.limits.reference_bytes, self.limits.message_bytes
+        audio = iter(await self.fetcher.fetch(urls, most, together))
+        return tuple(
+            Reference(clip.text, checked_audio(next(audio), self.limits)) if clip.url else clip
+            for clip in clips
+        )
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Runs what takes longer than the event loop may be held."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    async def unpack(self, work: Callable[..., T], parts: Sequence[bytes], *arguments: Any) -> T:
+        """Runs ``work`` on the bytes of a message: a small one here, a large one in a thread."""
+        if sum(map(len, parts)) <= LONG_MESSAGE:
+            return work(b"".join(parts), *arguments)
+
+        def joined() -> T:
+            return work(b"".join(parts), *arguments)
+
+        return await asyncio.get_running_loop().run_in_executor(self._unpacking, joined)
 
     async def encode(self, work: Callable[..., T], *arguments: Any) -> T:
         """Runs what takes seconds; one at a time, so that streams keep their cores."""
@@ -154,21 +211,24 @@ class Service:
                 for text, codes in voice.references
             ]
         references += [clip.source for clip in order.references]
+        check_clips(order, drama, self.limits.reference_seconds)
         if drama.fixed_voice and (order.references or spoken_by):
             order = replace(order, notices=(*order.notices, FIXED_VOICE))
             references = []
-        speech = None
+        speech = request = None
         if not order.silent:
             assert self._engine is not None
             settings = dict(order.settings(self.facts))
-            speech = self._engine.open(SpeechRequest(references=references, **settings))
+            request = SpeechRequest(references=references, **settings)
+            if not order.best_of:
+                speech = self._engine.open(request)
         try:
             outgoing = Outgoing(order, self.facts.sample_rate)
         except BaseException:
             if speech is not None:
                 speech.cancel()
             raise
-        return Opened(order, outgoing, speech, ", ".join(spoken_by))
+        return Opened(order, outgoing, speech, ", ".join(spoken_by), request)
 
     def tokens(self, text: str) -> int:
         """Tokens of a text, for OpenAI's usage figures."""
@@ -190,6 +250,7 @@ class Service:
             segments=len(summary.segments),
             timings=summary.durations.figures(frames, seconds),
             codes=summary.codes,
+            text=summary.text,
         )
 
     def _phases(self) -> Mapping[str, int]:
@@ -279,7 +340,7 @@ class Service:
 
     def close(self) -> None:
         """Ends the service's threads."""
-        for pool in (self._pool, self._encoding):
+        for pool in (self._pool, self._unpacking, self._encoding):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

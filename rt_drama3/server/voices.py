@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rt_drama3.audio import read_audio
 from rt_drama3.errors import RequestError, RtDrama3Error
 from rt_drama3.protocol import Reference, Refused
+from rt_drama3.server.clips import read_clip
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
@@ -128,8 +128,9 @@ class VoiceStore:
             if name not in self._voices and len(self._voices) >= self._most:
                 raise RequestError(f"{self._most} voices are stored, which is all that may be.")
         codes, seconds = [], 0.0
-        for clip in clips:
-            made, length = _encode(clip, drama, max_seconds)
+        for number, clip in enumerate(clips):
+            what = "the clip" if len(clips) == 1 else f"references[{number}]"
+            made, length = _encode(clip, what, drama, max_seconds)
             seconds += length
             if made is not None:
                 codes.append(made)
@@ -190,16 +191,18 @@ def _replacing(path: Path) -> Any:
         raise
 
 
-def _encode(clip: Reference, drama: Drama3, max_seconds: float) -> tuple[Codes | None, float]:
+def _encode(
+    clip: Reference, what: str, drama: Drama3, max_seconds: float
+) -> tuple[Codes | None, float]:
     """Codes of a clip (none where they would not be followed) and its duration."""
     if clip.audio is None:
         assert clip.codes is not None
         return clip.codes, clip.codes.shape[1] / drama.codec.config.frame_rate
+    samples, rate = read_clip(clip, what, max_seconds)
     try:
-        samples, rate = read_audio(clip.audio, max_seconds=max_seconds)
         codes = None if drama.fixed_voice else drama.encode(samples, rate)
     except RequestError as error:
-        raise Refused("bad_reference", str(error)) from error
+        raise Refused("bad_reference", f"{what}: {error}") from error
     return codes, len(samples) / rate
 
 

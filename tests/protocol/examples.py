@@ -66,7 +66,7 @@ def native_examples() -> dict[str, bytes]:
     send({"type": "finish"})
     timings = {"prefill_ms": 3.1, "frame_ms": 6.2, "codec_ms": 3.3, "rtf": 0.27}
     codes = np.arange(10).reshape(10, 1)
-    hear(utterance.done(Outcome(1, 7, True, 1, timings, codes)))
+    hear(utterance.done(Outcome(1, 7, True, 1, timings, codes, "Hello there. ")))
     send({"type": "start"})
     send({"type": "cancel"})
     found["cancelled"] = msgpack.packb(client.last())

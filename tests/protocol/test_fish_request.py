@@ -142,11 +142,21 @@ def test_audio_in_json_is_base64(audio: str) -> None:
     assert order(references=[{"audio": audio, "text": "Said."}]).references[0].audio == b"RIFF"
 
 
+def test_a_url_of_a_clip_is_left_to_the_server() -> None:
+    url = "HTTPS://example.com/a.wav?b=c"
+    (clip,) = order(references=[{"audio": url, "text": "Said."}]).references
+    assert (clip.url, clip.audio, clip.text) == (url, None, "Said.")
+    clips = order(references=[[{"audio": url, "text": "A"}], [CLIP]]).references
+    assert clips[0].url == url
+    assert clips[0].text.startswith("<|speaker:0|>")
+
+
 @pytest.mark.parametrize(
     ("references", "says"),
     [
-        ([{"audio": "https://example.com/a.wav", "text": "S"}], "URLs of clips are not opened"),
-        ([{"audio": "file:///etc/passwd", "text": "S"}], "URLs of clips are not opened"),
+        ([{"audio": "https://example.com/a b.wav", "text": "S"}], "printable ASCII"),
+        ([{"audio": "https://example.com/" + "a" * 2_048, "text": "S"}], "at most 2048"),
+        ([{"audio": "file:///etc/passwd", "text": "S"}], "http:// or https://"),
         ([{"audio": "/etc/passwd", "text": "S"}], "not valid base64"),
         ([{"audio": "", "text": "S"}], "is empty"),
         ([{"audio": b"", "text": "S"}], "is empty"),

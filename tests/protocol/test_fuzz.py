@@ -42,7 +42,7 @@ NAMES = (
     "text", "final", "voice", "references", "history", "format", "sample_rate", "bitrate", "take",
     "quality", "gain_db", "temperature", "head_temperature", "top_p", "top_k", "seed", "version",
     "max_seconds", "timings", "repetition_aware", "request", "prosody", "reference_id", "latency",
-    "mp3_bitrate", "opus_bitrate", "data", "id",
+    "mp3_bitrate", "opus_bitrate", "data", "id", "guidance", "steering", "previous_takes",
 )  # fmt: skip
 TYPES = ("start", "text", "flush", "finish", "stop", "cancel", "ping", "unknown")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rt_drama3.errors import DeviceError, Overloaded, RequestError, RtDrama3Error
-from rt_drama3.protocol import Outcome, ProtocolLimits, Text
+from rt_drama3.protocol import Outcome, ProtocolLimits, Refused, Text
 from tests.protocol.tools import Client, kinds, native, started
 
 
@@ -154,7 +154,7 @@ def test_cancel_stops_keeps_the_connection_and_is_answered_once() -> None:
     assert utterance.cancelled(3) == utterance.queued(0) == utterance.ready() == []
     assert utterance.segment(0, "", 0) == []
     # A cancel that crossed with the end, or comes twice, has its answer, too.
-    assert kinds(client.send({"type": "cancel"})) == ["Send"]
+    assert kinds(client.send({"type": "cancel"})) == ["Hush", "Send"]
     assert client.last()["id"] == "utterance-1"
     assert client.last()["generated"]["frames"] == 0
     assert started(client) is not utterance
@@ -347,3 +347,11 @@ def test_a_client_that_vanishes_stops_its_stream() -> None:
     assert client.session.disconnected() == []
     assert client.send({"type": "ping"}) == []
     assert native().session.disconnected() == []
+
+
+def test_what_was_unpacked_elsewhere_is_taken_and_so_is_its_refusal() -> None:
+    client = native()
+    client.take(client.session.receive({"type": "ping", "data": 3}))
+    assert client.last()["data"] == 3
+    client.take(client.session.receive(Refused("too_large", "that is too large.")))
+    assert (client.last()["code"], client.last()["scope"]) == ("too_large", "message")

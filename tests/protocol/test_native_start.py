@@ -54,7 +54,7 @@ def test_every_field_arrives() -> None:
     assert settings == {
         "text": "Hi.", "final": True, "history": (), "max_frames": 32, "temperature": 0.5,
         "head_temperature": 0.25, "top_p": 0.5, "top_k": 20, "repetition_aware": False,
-        "seed": 2**64 - 1,
+        "seed": 2**64 - 1, "guidance": None, "steering": (), "previous_takes": (),
     }  # fmt: skip
     assert order_of().settings(FACTS)["max_frames"] is None
     assert order_of(max_seconds=0.001).max_frames(FACTS) == 1

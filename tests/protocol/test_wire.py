@@ -197,3 +197,28 @@ def test_json_is_bounded() -> None:
 def test_any_body_gives_an_object_or_a_refusal(body: bytes) -> None:
     with contextlib.suppress(Refused):
         assert isinstance(parse_json(body, LIMITS), dict)
+
+
+def test_a_long_key_of_json_is_refused_and_not_replaced() -> None:
+    limits = ProtocolLimits()
+    long = "k" * 70_000
+    for body in ({long: 1}, {"text": "a", "inner": [{long: "v" * 70_000}]}):
+        with pytest.raises(Refused) as caught:
+            parse_json(json.dumps(body).encode(), limits)
+        assert caught.value.code == "too_complex"
+    body = {"a": long, "n": [1, long, None]}
+    assert parse_json(json.dumps(body).encode(), limits) == body
+
+
+def test_large_bodies_are_bounded_and_complained_about_like_small_ones() -> None:
+    limits = ProtocolLimits()
+    many = b'{"a": ["' + b'","' * 150_000 + b'"]}'
+    open_ended = b'{"a": "' + b"x" * 70_000
+    escaped = b'{"a": "' + b"\\\\" * 40_000 + b'", "b": "\\\\\\""}'
+    beside = b'{"a": 1' + b" " * (13 * limits.pending_characters) + b"}"
+    wrong = [(body, "too_complex") for body in (many, beside, b"[" * 300_000)]
+    for body, code in (*wrong, (open_ended, "bad_message")):
+        with pytest.raises(Refused) as caught:
+            parse_json(body, limits)
+        assert caught.value.code == code
+    assert parse_json(escaped, limits) == {"a": "\\" * 40_000, "b": '\\"'}

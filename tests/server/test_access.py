@@ -96,3 +96,28 @@ def test_more_streams_than_the_engine_takes(tmp_path: Path) -> None:
             one.send("cancel")
             assert two.take_until("done")[-1]["frames"] == 4
         place.until_free()
+
+
+def test_the_place_in_the_queue_is_told_as_it_changes(tmp_path: Path) -> None:
+    with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 2}) as place:
+        with place.native() as one, place.native() as two, place.native() as three:
+            one.send("start", text=LONG, final=True)
+            one.take_until("audio")
+            two.send("start", text=LONG, final=True)
+            assert [m["type"] for m in two.take_until("queued")] == ["ready", "queued"]
+            three.send("start", text="Hello.", final=True, max_seconds=0.2)
+            assert three.take_until("queued")[-1]["position"] == 1
+            one.send("cancel")
+            two.take_until("audio")
+            assert three.take_until("queued")[-1]["position"] == 0
+            two.send("cancel")
+            assert three.take_until("done")[-1]["frames"] == 4
+        place.until_free()
+
+
+def test_a_refused_handshake_is_no_error_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(ending_drama(), tmp_path, api_keys=("key",)) as place:
+        assert refused_with(place, "/v1/stream") == (401, "unauthorized")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

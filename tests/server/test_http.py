@@ -121,7 +121,8 @@ def test_an_error_before_audio_is_an_http_error(ending: Place) -> None:
     clip = {"text": "Hello.", "audio": "AAAA"}
     answer = ending.post("/v1/tts", json={"text": "Hi.", "references": [clip]})
     assert answer.status_code == 400
-    assert answer.json()["code"] == "bad_request"
+    assert answer.json()["code"] == "bad_reference"
+    assert "references[0]" in answer.json()["message"]
 
 
 def test_a_body_that_is_too_large(ending: Place) -> None:

@@ -13,8 +13,10 @@ import time
 from pathlib import Path
 
 import httpx
+import msgpack
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import CheckpointError
@@ -102,10 +104,52 @@ def test_a_slow_reader_over_http_is_ended(tmp_path: Path) -> None:
         raw.close()
 
 
+def test_a_peer_that_answers_no_pings_frees_the_engine(tmp_path: Path) -> None:
+    """Half-open: nothing tells that it is gone, and its line is full."""
+    settings = {"ping_seconds": 0.2, "slow_seconds": 2 * WAIT, "send_buffer": 8_192}
+    with serving(shared_drama(), tmp_path, **settings) as place:
+        raw = reader_that_stops(place)
+        key = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        key += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        raw.sendall(f"GET /v1/stream HTTP/1.1\r\nHost: x\r\n{key}\r\n".encode())
+        assert raw.recv(1_000).startswith(b"HTTP/1.1 101")
+        start = {"type": "start", "text": LONG, "final": True, "format": "pcm_f32"}
+        raw.sendall(Frame(Opcode.BINARY, msgpack.packb(start)).serialize(mask=True))
+        until(lambda: place.metric("cancels_total", reason="disconnect"), "noticing")
+        place.until_free()
+        until(lambda: not place.service._clients, "counting the client out")
+        assert place.metric("errors_total", code="slow_client") == 0
+        raw.close()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    with serving(shared_drama(), tmp_path, body_seconds=0.2, connections_per_client=1) as place:
+        for path in ("/v1/tts", "/v1/audio/speech", "/v1/voices"):
+            with socket.create_connection(("127.0.0.1", place.port)) as raw:
+                raw.settimeout(WAIT)
+                head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+                raw.sendall(head.encode() + b'{"te')
+                assert raw.recv(1_000).startswith(b"HTTP/1.1 408")
+            until(lambda: not place.service._clients, "counting the client out")
+
+
+def test_bodies_on_their_way_count_as_connections(tmp_path: Path) -> None:
+    with (
+        serving(shared_drama(), tmp_path, connections_per_client=1) as place,
+        socket.create_connection(("127.0.0.1", place.port)) as raw,
+    ):
+        raw.sendall(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        until(lambda: place.service._clients, "counting the client in")
+        answer = place.post("/v1/tts", json={"text": "Hi."})
+        assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
+
+
 def test_idle_connections_are_closed(tmp_path: Path) -> None:
     limits = ProtocolLimits(idle_seconds=0.2)
     with serving(shared_drama(), tmp_path, limits=limits) as place:
         with place.native() as client:
+            assert client.socket.response is not None
+            assert client.socket.response.headers["x-idle-seconds"] == "0.2"
             assert client.take()["code"] == "idle"
             with pytest.raises(ConnectionClosed) as closed:
                 client.take()

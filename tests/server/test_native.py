@@ -108,6 +108,19 @@ def test_nothing_to_speak_ends_without_audio(endless: Place, text: str) -> None:
     assert audio_of(messages) == b""
 
 
+def test_one_connection_speaks_as_often_as_asked(ending: Place) -> None:
+    heard = set()
+    with ending.native() as client:
+        for _ in range(20):
+            client.send("start", seed=3)
+            client.send("flush")
+            client.send("text", text="Hello there")
+            client.send("finish")
+            heard.add(audio_of(client.take_until("done", "error")))
+    assert len(heard) == 1
+    assert heard.pop()
+
+
 def test_cancel_of_nothing_to_speak_is_answered(endless: Place) -> None:
     with endless.native() as client:
         client.send("start", text="...", final=True)

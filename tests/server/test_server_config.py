@@ -51,11 +51,28 @@ def test_file_then_environment_then_arguments(tmp_path: Path) -> None:
         {"host": 7},
         {"nonsense": 1},
         {"slow_seconds": "nan"},
+        {"url_references": "perhaps"},
+        {"url_ports": ["http"]},
+        {"url_ports": [0]},
+        {"url_seconds": 0},
+        {"url_requests": 0},
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         read_server_config(environment={}, **settings)
+
+
+def test_urls_are_off_unless_asked_for(tmp_path: Path) -> None:
+    assert not read_server_config(environment={}).url_references
+    path = tmp_path / "settings.toml"
+    path.write_text("[server]\nurl_references = true\nurl_ports = [443, 8443]\n")
+    config = read_server_config(path, {"RT_DRAMA3_SERVER_URL_SECONDS": "3"})
+    assert config.url_references
+    assert (config.url_ports, config.url_seconds) == (("443", "8443"), 3.0)
+    there = {"RT_DRAMA3_SERVER_URL_REFERENCES": "1", "RT_DRAMA3_SERVER_URL_PORTS": "80 8080"}
+    assert read_server_config(environment=there).url_ports == ("80", "8080")
+    assert read_server_config(environment={}, url_references=True).url_references
 
 
 def test_beyond_loopback_with_a_key_or_on_demand() -> None:

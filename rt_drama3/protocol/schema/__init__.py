@@ -10,7 +10,7 @@ import json
 from importlib import resources
 from typing import Any
 
-NAMES = ("native", "fish_live", "http")
+NAMES = ("native", "fish_live", "listen", "http")
 
 
 def load_schema(name: str) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""Audio of a reference as clients send it: bytes, base64, or a URL for the server to judge."""
+
+from __future__ import annotations
+
+import binascii
+import re
+
+from rt_drama3.protocol.fields import Fields
+from rt_drama3.protocol.limits import ProtocolLimits
+from rt_drama3.protocol.order import Reference, checked_audio
+from rt_drama3.protocol.refusals import Refused, show
+
+LONGEST_URL = 2_048
+BASE64_PART = 1 << 16  # characters decoded at once; a multiple of 4
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]{0,15}://")
+_URL = re.compile(r"(?i:https?)://[!-~]+")
+_DATA_URL = re.compile(r"data:[\w/+.;=-]*;base64,")
+
+
+def read_clip(
+    entry: Fields, text: str, limits: ProtocolLimits, *, base64_too: bool = True
+) -> Reference:
+    """A reference with audio: ``audio`` of an entry.
+
+    Args:
+        entry: the reference.
+        text: what is said in it.
+        limits: for its size.
+        base64_too: whether text is taken for base64, as JSON has it.
+
+    Raises:
+        Refused: ``bad_reference``.
+    """
+    audio = entry.value("audio")
+    if isinstance(audio, str) and _SCHEME.match(audio):
+        return Reference(text, url=checked_url(audio))
+    if isinstance(audio, str | memoryview) and base64_too:
+        audio = from_base64(audio)
+    if not isinstance(audio, bytes):
+        how = "(in JSON, base64)" if base64_too else "(bin), or vq_codes,"
+        wanted = f"the bytes of an audio file {how} are needed"
+        raise entry.refuse("audio", wanted, "bad_reference")
+    return Reference(text, audio=checked_audio(audio, limits))
+
+
+def checked_url(url: str) -> str:
+    """A URL of a clip, of a kind that some server might fetch; whether this one does, it decides.
+
+    Raises:
+        Refused: ``bad_reference``.
+    """
+    if len(url) > LONGEST_URL or not _URL.fullmatch(url):
+        raise Refused(
+            "bad_reference",
+            f"the clip's URL is {show(url)}; http:// or https:// and at most {LONGEST_URL} "
+            "printable ASCII characters are needed.",
+        )
+    return url
+
+
+def from_base64(audio: str | memoryview) -> bytes:
+    """Base64, also as a data URL; part by part, so that other threads get their turn.
+
+    Args:
+        audio: as ``wire.parse_json`` gives it.
+
+    Raises:
+        Refused: ``bad_reference``.
+    """
+    beginning = audio if isinstance(audio, str) else bytes(audio[:128]).decode("ascii", "replace")
+    prefix = _DATA_URL.match(beginning)
+    start = prefix.end() if prefix else 0
+    parts = []
+    try:
+        for place in range(start, len(audio), BASE64_PART):
+            piece = audio[place : place + BASE64_PART]
+            part = piece.encode("ascii") if isinstance(piece, str) else bytes(piece)
+            if b"=" in part and place + BASE64_PART < len(audio):
+                raise ValueError("padding before the end")
+            parts.append(binascii.a2b_base64(part, strict_mode=True))
+    except ValueError:  # binascii.Error and UnicodeEncodeError are
+        raise Refused("bad_reference", "the audio of a reference is not valid base64.") from None
+    return b"".join(parts)

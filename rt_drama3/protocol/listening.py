@@ -1,0 +1,175 @@
+"""ListenSession: one listener on /v1/listen, message by message, without a socket.
+
+A listener hears what the clients of a server are told, as it is spoken: ``begin``, ``segment``,
+``audio`` and ``end`` of one stream after the other or of several beside each other;
+docs/protocol.md tells their order, schema/listen.json their fields.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rt_drama3.protocol.events import Close, Event, Hush, Send
+from rt_drama3.protocol.fields import Fields
+from rt_drama3.protocol.formats import FORMATS, split_audio
+from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
+from rt_drama3.protocol.native_messages import VERSION, error_message
+from rt_drama3.protocol.refusals import Refused, show
+from rt_drama3.protocol.session import Session, new_request_id
+from rt_drama3.protocol.utterance import Utterance
+from rt_drama3.protocol.wire import pack
+
+MODES = ("mix", "queue")
+RATES = FORMATS["pcm"].rates
+
+
+@dataclass(frozen=True)
+class ListenOptions:
+    """What a listener asks for.
+
+    Attributes:
+        sample_rate: Hz.
+        mode: ``mix``: streams as they come, beside each other. ``queue``: one after the other.
+    """
+
+    sample_rate: int
+    mode: str
+
+    @classmethod
+    def read(cls, query: Mapping[str, str], facts: ModelFacts, mode: str) -> ListenOptions:
+        """The options of a query.
+
+        Args:
+            query: of the address.
+            facts: whose rate is the default.
+            mode: the default.
+
+        Raises:
+            Refused: ``unsupported_format`` or ``bad_field``.
+        """
+        rate = query.get("sample_rate", str(facts.sample_rate))
+        if rate not in {str(facts.sample_rate), *map(str, RATES)}:
+            known = ", ".join(map(str, RATES))
+            raise Refused("unsupported_format", f"sample_rate is {show(rate)}; known: {known}.")
+        wanted = query.get("mode", mode)
+        if wanted not in MODES:
+            raise Refused("bad_field", f"mode is {show(wanted)}; one of {', '.join(MODES)}.")
+        return cls(int(rate), wanted)
+
+
+class ListenSession(Session[Utterance]):
+    """The server's side of one listener, who may say ``ping`` and ``stop``; see ``Session``."""
+
+    _key = "type"
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        limits: ProtocolLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        new_id: Callable[[], str] = new_request_id,
+    ) -> None:
+        super().__init__(facts, limits, clock, new_id)
+        self._handlers = {"ping": self._ping, "stop": self._stop}
+
+    def ready(self, options: ListenOptions, captions: bool) -> bytes:
+        """The first message."""
+        message = {
+            "type": "ready",
+            "version": VERSION,
+            "sample_rate": options.sample_rate,
+            "channels": 1,
+            "format": "pcm_s16le",
+            "frame_ms": round(1e3 * self._facts.frame_seconds, 3),
+            "mode": options.mode,
+            "captions": captions,
+        }
+        return pack(message)
+
+    def _ping(self, fields: Fields) -> list[Event]:
+        data = fields.value("data")
+        if data is not None and not (isinstance(data, str) and len(data) <= 64):
+            data = fields.integer("data", 0, (1 << 63) - 1)
+        now = round(1e3 * self._clock(), 3)
+        return [Send(pack({"type": "pong", "data": data, "server_ms": now}))]
+
+    def _stop(self, fields: Fields) -> list[Event]:
+        return [Hush()]
+
+    def _unknown(self, kind: object) -> list[Event]:
+        known = ", ".join(self._handlers)
+        raise Refused("unknown_type", f"type is {show(kind)}; known: {known}.")
+
+    def _refuse(self, error: Refused) -> list[Event]:
+        if not self._budget.take_error():
+            return self.close("too_many_errors", f"the last one: {error.message}")
+        return [Send(pack(error_message(error, "message")))]
+
+    def _fail(self, utterance: Utterance, error: Refused) -> list[Event]:
+        return []  # there is none
+
+    def _end_connection(self, error: Refused) -> list[Event]:
+        self._closed = True
+        said = pack(error_message(error, "connection"))
+        return [Send(said), Close(error.kind.close, error.code)]
+
+
+class ListenStream:
+    """The messages of one stream to listeners of one rate.
+
+    Args:
+        name: of the stream, unique in the server.
+        request_id: of the utterance, as in the server's logs.
+        after: name of the stream that the same client's speech goes on from, if there is one.
+        first_sample: of its audio that these listeners get.
+        limits: for the size of messages.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        request_id: str,
+        after: str | None,
+        first_sample: int = 0,
+        limits: ProtocolLimits | None = None,
+    ) -> None:
+        self.name = name
+        self.samples = first_sample
+        self._seq = 0
+        self._request_id = request_id
+        self._after = after
+        self._most = (limits or ProtocolLimits()).audio_bytes
+
+    def begin(self) -> bytes:
+        """It begins to be heard."""
+        return self._message("begin", request_id=self._request_id, after=self._after)
+
+    def segment(self, text: str, first_sample: int) -> bytes:
+        """From this sample on, this is being spoken."""
+        return self._message("segment", text=text, first_sample=first_sample)
+
+    def audio(self, pcm: bytes) -> list[bytes]:
+        """The next samples: signed 16-bit little-endian."""
+        messages = []
+        for part in split_audio(pcm, self._most, 2):
+            messages.append(
+                self._message("audio", seq=self._seq, first_sample=self.samples, pcm=part)
+            )
+            self._seq += 1
+            self.samples += len(part) // 2
+        return messages
+
+    def end(self, cancelled: bool) -> bytes:
+        """No more of it comes; cancelled: what has not sounded yet is not to be heard."""
+        return self._message("end", samples=self.samples, cancelled=cancelled)
+
+    def _message(self, kind: str, **fields: Any) -> bytes:
+        return pack({"type": kind, "stream": self.name, **fields})
+
+
+def stop_message(fade_ms: float) -> bytes:
+    """Be quiet now: drop what has not sounded, with this fade."""
+    return pack({"type": "stop", "fade_ms": fade_ms})
