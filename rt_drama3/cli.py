@@ -1,4 +1,4 @@
-"""The command line: speak, serve (in cli_serve), model info, model make-tiny, doctor.
+"""The command line: speak, serve (in cli_serve), voice (in cli_voice), model, doctor.
 
 Heavy imports wait until a command runs, so that ``--help`` answers at once.
 """
@@ -29,11 +29,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from rt_drama3 import __version__, cli_options
+from rt_drama3 import __version__, cli_directed, cli_options, cli_sinks
 from rt_drama3.cli_serve import serve
+from rt_drama3.cli_voice import voice_app
 from rt_drama3.errors import RequestError, RtDrama3Error
 
 if TYPE_CHECKING:
+    from rt_drama3.best_of import Chosen
     from rt_drama3.budget import Budget
     from rt_drama3.checkpoint import CheckpointInfo
     from rt_drama3.speech import Speech, SpeechSummary
@@ -47,7 +49,9 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Look at checkpoints and make tiny ones.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.add_typer(voice_app, name="voice")
 app.command()(serve)
+cli_sinks.register(app)
 
 console = Console(stderr=True)  # stdout is for results only
 
@@ -113,9 +117,16 @@ def _references(
 def speak(
     text: Annotated[str, typer.Argument(help="What to say; - reads standard input.")],
     out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The wav file to write; - is stdout.", dir_okay=False),
-    ] = Path("speech.wav"),
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The file to write, speech.wav unless there is a --sink: .wav, .flac, .mp3, "
+            ".opus, .ogg, .aac, or .pcm and .raw (bare 16-bit samples); - writes a wav to stdout.",
+            dir_okay=False,
+        ),
+    ] = None,
+    sink: cli_sinks.SinkOption = None,
     model: cli_options.Model = "nano",
     revision: cli_options.Revision = None,
     device: cli_options.Device = "auto",
@@ -137,11 +148,20 @@ def speak(
     ref_text: Annotated[
         list[str] | None, typer.Option(help="What that reference says; one per --ref.")
     ] = None,
+    guidance: cli_directed.Guidance = None,
+    steer: cli_directed.Steer = None,
+    previous_takes_file: cli_directed.PreviousTakesFile = None,
+    take_out: cli_directed.TakeOut = None,
+    best_of: cli_directed.BestOf = None,
+    asr_model: cli_directed.AsrModel = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print measurements as JSON on stdout.")
+        bool,
+        typer.Option(
+            "--json", help="Print measurements as JSON on stdout, or on stderr with --out -."
+        ),
     ] = False,
 ) -> None:
-    """Speaks a text into a wav file, which grows while the speech is made."""
+    """Speaks a text into a file, which grows while the speech is made, or plays it."""
     from rt_drama3 import drama3
     from rt_drama3.speech import SpeechRequest
 
@@ -152,7 +172,9 @@ def speak(
     references = _references(ref, ref_text)
     if max_seconds is not None and not max_seconds > 0:
         raise RequestError(f"--max-seconds is {max_seconds}; it must be above 0.")
-    target = _target(out, [audio for _, audio in references])
+    out, specs = cli_sinks.places(out, sink)
+    target = None if out is None else _target(out, [audio for _, audio in references])
+    cli_directed.check_take_out(take_out)
     with _bar(f"loading {model}", DownloadColumn()) as update:
         loaded = drama3.load(
             model,
@@ -167,24 +189,35 @@ def speak(
         limit = None
         if max_seconds is not None:
             limit = max(1, round(max_seconds * loaded.codec.config.frame_rate))
-        speech = loaded.engine.open(
+        speech = cli_directed.begin(
+            loaded,
             SpeechRequest(
                 text,
-                references=references,
+                references=cli_directed.read_grids(references, loaded.config),
                 seed=seed,
                 temperature=temperature,
                 head_temperature=head_temperature,
                 top_p=top_p,
                 top_k=top_k,
                 max_frames=limit,
-            )
+                **cli_directed.settings(loaded.config, guidance, steer, previous_takes_file),
+            ),
+            best_of,
+            asr_model,
         )
-        summary, first_audio = _write(speech, target, loaded.sample_rate)
+        if target is None:
+            with _bar("speaking", MofNCompleteColumn()) as update:
+                first_audio = cli_sinks.play(speech, specs, loaded.sample_rate, update)
+            summary = speech.result()
+        else:
+            summary, first_audio = _write(speech, target, loaded.sample_rate)
+        cli_directed.write_take_out(take_out, summary)
         seconds = summary.delivered * loaded.codec.config.frame_samples / loaded.sample_rate
         figures = summary.durations.figures(summary.delivered, seconds)
         if as_json:
             facts = {
-                "file": str(out),
+                "file": None if out is None else str(out),
+                "sinks": specs,
                 "seconds": seconds,
                 "sample_rate": loaded.sample_rate,
                 "frames": summary.delivered,
@@ -197,12 +230,12 @@ def speak(
                 "first_audio_ms": first_audio,
                 **figures,
             }
-            typer.echo(json.dumps(facts), err=target is not out)
+            typer.echo(json.dumps(facts), err=target is not out or cli_sinks.to_stdout(specs))
         else:
             speed = f", {1 / figures['rtf']:.1f}x real time" if figures["rtf"] else ""
             console.print(
-                f"wrote {escape(str(out))}: {seconds:.2f} s at {loaded.sample_rate} Hz{speed}, "
-                f"seed {summary.seed}",
+                f"{escape(cli_sinks.done(out, specs))}: {seconds:.2f} s at {loaded.sample_rate} Hz"
+                f"{speed}, seed {summary.seed}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -213,27 +246,31 @@ def speak(
 
 
 def _target(out: Path, references: list[str | Path]) -> Path | BinaryIO:
-    """Where the wav goes: a file, or standard output for "-"."""
+    """Where the sound goes: a file, or standard output for "-"."""
+    from rt_drama3.audio.writer import format_of
+
     if str(out) == "-":
         return sys.stdout.buffer
     if any(out.resolve() == Path(audio).resolve() for audio in references):
         raise RequestError(f"--out {out} is a reference as well; choose another file.")
     if not out.parent.is_dir():
         raise RequestError(f"cannot write {out}: {out.parent} is not a folder; create it first.")
+    format_of(out)  # refuses an unknown one before anything is made
     return out
 
 
 def _write(
-    speech: Speech, target: Path | BinaryIO, rate: int
+    speech: Speech | Chosen, target: Path | BinaryIO, rate: int
 ) -> tuple[SpeechSummary, float | None]:
     """Writes a stream as it comes; also tells the milliseconds until the first audio."""
-    from rt_drama3.audio import WavWriter
+    from rt_drama3.audio import AudioWriter, WavWriter
 
     first_audio, chunks = None, iter(speech)
     try:
         # The file is not touched before there is something to put into it.
         chunk = next(chunks, None)
-        with WavWriter(target, rate) as writer, _bar("speaking", MofNCompleteColumn()) as update:
+        made = AudioWriter(target, rate) if isinstance(target, Path) else WavWriter(target, rate)
+        with made as writer, _bar("speaking", MofNCompleteColumn()) as update:
             while chunk is not None:
                 if first_audio is None:
                     first_audio = 1e3 * (chunk.stamps.decoded - chunk.stamps.accepted)
@@ -367,10 +404,18 @@ def model_make_tiny(
 @app.command()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="First remove damaged packages, and forget builds that failed."),
+    ] = False,
 ) -> None:
     """Tells what this machine has, what will be used, and what to install."""
     from rt_drama3 import doctor as checks
+    from rt_drama3 import package_notes
 
+    if fix:
+        for path in package_notes.forget():
+            console.print(f"removed {path}", highlight=False, markup=False, soft_wrap=True)
     report = checks.collect()
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(report), default=str))

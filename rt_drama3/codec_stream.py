@@ -165,6 +165,7 @@ class CodecWorker:
             if job is None:
                 return
             self._run(job)
+            del job  # it holds a stream, which must not stay until the next job comes
 
     def _run(self, job: Job) -> None:
         if self._cuda is None:

@@ -112,7 +112,9 @@ class CompiledStep:
 
     A stream's numbers do not depend on the size of the batch it is computed in, bit for bit: every
     product is one reduction per row (see ``linear``). So streams are spread over whatever packages
-    there are, and a package may join while takes are running.
+    there are, and a package may join while takes are running. Two rows of a guided stream need a
+    package of two; one that begins without runs eagerly to its end, since eager and compiled steps
+    agree in their codes but not in every bit.
 
     Args:
         step: whose tensors are advanced.
@@ -127,6 +129,7 @@ class CompiledStep:
         self._weights = list(step.model.parameters())
         self._packages: dict[int, Run] = {}
         self._inputs: dict[tuple[int, int, int], list[Tensor]] = {}
+        self._eager_pairs: set[int] = set()  # by their first slot
         for size in sizes:
             self.add(size)
 
@@ -143,6 +146,9 @@ class CompiledStep:
     def __call__(self, streams: int, length: int) -> None:
         """One frame for the active ones of the leading slots; see ``FrameStep.run``."""
         for start, size in self._spread(streams):
+            if start in self._eager_pairs:
+                frame_step(self._step.model, self._step.tensors(start, start + size, length))
+                continue
             key = (start, size, length)
             inputs = self._inputs.get(key)
             if inputs is None:
@@ -153,20 +159,20 @@ class CompiledStep:
     def _spread(self, streams: int) -> Iterator[tuple[int, int]]:
         """First slot and size of each batch; idle slots fill a batch up, or are left out."""
         sizes, start = self.sizes, 0
+        self._eager_pairs = {n for n in self._eager_pairs if self._step.starts_pair(n)}
         while start < streams:
             if not self._step.is_active(start):
                 start += 1
                 continue
+            # A pair that runs eagerly ends the batch in front of it.
+            end = min((n for n in self._eager_pairs if n >= start), default=self._step.slots)
             fitting = [
-                n
-                for n in sizes
-                if n <= self._step.slots - start and not self._step.starts_pair(start + n - 1)
+                n for n in sizes if n <= end - start and not self._step.starts_pair(start + n - 1)
             ]
-            if not fitting:
-                raise RuntimeError(
-                    f"slot {start} is guided and needs a package of two rows, "
-                    f"but only {list(sizes)} are loaded"
-                )
-            size = next((n for n in fitting if n >= streams - start), fitting[-1])
+            if fitting:
+                size = next((n for n in fitting if n >= streams - start), fitting[-1])
+            else:
+                self._eager_pairs.add(start)
+                size = 2
             yield start, size
             start += size

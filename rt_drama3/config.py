@@ -135,7 +135,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class WindowTransformerConfig:
-    """A causal windowed transformer inside the codec (architecture notes, 8.2)."""
+    """A causal windowed transformer inside the codec (docs/architecture.md, 8.2)."""
 
     layers: int
     heads: int
@@ -180,7 +180,7 @@ class CodecConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How codes are drawn (architecture notes, 7). Temperature 0 is greedy.
+    """How codes are drawn (docs/architecture.md, 7). Temperature 0 is greedy.
 
     Attributes:
         temperature: of the main (semantic or eos) token.

@@ -70,6 +70,14 @@ class _Section:
             raise self.fail(key, "a list of positive integers is needed")
         return tuple(value)
 
+    def only(self, *known: str) -> None:
+        """Refuses every key but these: one that is misspelt would quietly change nothing."""
+        for key in self.values:
+            if key not in known:
+                raise CheckpointError(
+                    f"{self.where}: {key!r} is no key of it; it may hold {', '.join(known)}."
+                )
+
     def section(self, key: str) -> _Section:
         return _Section(self.values.get(key), f"{self.where}.{key}")
 
@@ -152,7 +160,7 @@ def _tower(audio: _Section, backbone: BackboneConfig) -> TowerConfig:
     audio.equals("model_type", "fish_qwen3_audio_decoder")
     audio.equals("decoder_type", "codebook_mtp_shared")
     # rotary_interleaved and attention_qk_norm are stored by the exporter but do not describe the
-    # model: tower RoPE is always interleaved and q/k norms always apply (architecture notes, 1.3).
+    # model: its rotation is always interleaved, q/k norms always apply (docs/architecture.md, 1.3).
     audio.equals("attention_output_gate", True)
     audio.equals("layernorm_zero_centered_gamma", True)
     for key in ("attention_qkv_bias", "attention_o_bias", "use_moe", "mtp_use_swa"):
@@ -244,9 +252,16 @@ def parse_model_config(values: object, where: str = "config.json") -> ModelConfi
         semantic_start=start,
         semantic_end=end,
         eos=eos,
-        dtype=str(top.values.get("dtype", top.values.get("torch_dtype", "bfloat16"))),
+        dtype=_dtype(top),
         fp8_experts=_fp8(top),
     )
+
+
+def _dtype(top: _Section) -> str:
+    """Which dtype the weights are stored in, by either of the names that the key has."""
+    key = "dtype" if "dtype" in top.values else "torch_dtype"
+    top.equals(key, "bfloat16", "float16", "float32")
+    return str(top.values.get(key, "bfloat16"))
 
 
 def _fp8(top: _Section) -> bool:
@@ -261,6 +276,7 @@ def _fp8(top: _Section) -> bool:
 
 def _window(section: _Section, key: str) -> WindowTransformerConfig:
     part = section.section(key)
+    part.only("n_layer", "n_head", "head_dim", "ffn", "window")
     return WindowTransformerConfig(
         layers=part.integer("n_layer"),
         heads=part.integer("n_head"),
@@ -270,15 +286,23 @@ def _window(section: _Section, key: str) -> WindowTransformerConfig:
     )
 
 
+_CODEC_KEYS = (
+    *("sr", "latent", "n_codebooks", "codebook_size", "semantic_codebook_size"),
+    *("residual_codebook_size", "codebook_dim", "post", "pre", "encoder_transformer", "up"),
+    *("decoder_dim", "rates", "encoder_dim", "encoder_rates", "rope_base", "rope_table_dtype"),
+)
+
+
 def parse_codec_config(values: object, where: str = "codec_config.json") -> CodecConfig:
     """Reads ``codec_config.json``; keys that are absent keep the official codec's values.
 
     ``pre`` and ``encoder_transformer`` may be null for an encode half without them.
 
     Raises:
-        CheckpointError: a value has the wrong type or cannot work.
+        CheckpointError: a key is unknown, or a value has the wrong type or cannot work.
     """
     top = _Section(values, where)
+    top.only(*_CODEC_KEYS)
     base = CodecConfig()
     size = top.values.get("codebook_size")
     common = base.semantic_codebook_size if size is None else top.integer("codebook_size")
@@ -314,7 +338,7 @@ def _rope_dtype(top: _Section, default: str) -> str:
 
 
 def parse_sampling(values: object, where: str = "generation_config.json") -> SamplingConfig:
-    """Reads a checkpoint's sampling defaults; absent keys keep the law of the architecture notes.
+    """Reads a checkpoint's sampling defaults; absent keys keep the law of docs/architecture.md.
 
     Without ``head_temperature`` the heads use the main temperature.
 

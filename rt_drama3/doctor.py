@@ -179,12 +179,21 @@ def _cuda() -> Iterable[Finding]:
 
 
 def _compiler() -> Iterable[Finding]:
-    names = [os.environ.get("CXX", ""), "g++", "clang++", "c++", "cl"]
-    for name in filter(None, names):
-        path = shutil.which(name)
-        if path:
-            yield Finding("compiler", f"{path}{_first_line_of([path, '--version'])}")
-            return
+    from rt_drama3.packages import compiler
+
+    path = compiler()
+    if path is not None:
+        yield Finding("compiler", f"{path}{_first_line_of([path, '--version'])}")
+        return
+    named = os.environ.get("CXX")
+    if named:
+        yield Finding(
+            "compiler",
+            f"CXX is {named!r}, which is no program here; no other is tried in its place",
+            "missing",
+            "set CXX to one compiler, without arguments, or unset it to use g++ or clang++",
+        )
+        return
     yield Finding(
         "compiler",
         "no C++ compiler; without one torch.compile cannot speed up the CPU",
@@ -281,20 +290,49 @@ def _hub_cache() -> Iterable[Finding]:
     from huggingface_hub import constants
 
     offline = "; offline by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else ""
-    yield Finding("checkpoints", _room(Path(constants.HF_HUB_CACHE)) + offline)
+    yield Finding("checkpoints", _room(Path(constants.HF_HUB_CACHE))[0] + offline)
 
 
 def _own_cache() -> Iterable[Finding]:
-    yield Finding("cache", _room(cache_dir()))
+    text, usable = _room(cache_dir())
+    if usable:
+        yield Finding("cache", text)
+    else:
+        yield Finding(
+            "cache",
+            text,
+            "missing",
+            "make it writable, or set RT_DRAMA3_CACHE to a folder that is; until then no compiled "
+            "step is kept, and the nano voice runs its slower eager one",
+        )
 
 
-def _room(folder: Path) -> str:
+def _compiled_packages() -> Iterable[Finding]:
+    """Compiled packages, and what is remembered of those that failed."""
+    from rt_drama3 import package_notes
+
+    built, broken = package_notes.packages()
+    total = sum(path.stat().st_size for path in built)
+    yield Finding("compiled steps", f"{len(built)} packages ({total / 1e6:.0f} MB)")
+    for path in broken:
+        advice = "it is built anew when it is next needed; rt-drama3 doctor --fix removes it now"
+        yield Finding("compiled steps", f"{path} is damaged", "note", advice)
+    for path, reason, counts in package_notes.notes():
+        advice = "rt-drama3 doctor --fix forgets it, so that the next start tries again"
+        state = "not tried again for a day" if counts else "tried again at the next start"
+        yield Finding("compiled steps", f"{reason}; {state} ({path})", "note", advice)
+
+
+def _room(folder: Path) -> tuple[str, bool]:
+    """What to say of a folder, and whether it can be written to, or made."""
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     state = "" if existing == folder else ", not made yet"
-    writable = "" if os.access(existing, os.W_OK) else ", not writable"
-    return f"{folder} ({_size(shutil.disk_usage(existing).free)} free{state}{writable})"
+    usable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    if not usable:
+        state += ", not writable" if existing.is_dir() else f", but {existing} is no folder"
+    return f"{folder} ({_size(shutil.disk_usage(existing).free)} free{state})", usable
 
 
 def _size(count: int) -> str:
@@ -360,6 +398,11 @@ PROBES: dict[str, dict[str, Probe]] = {
     "machine": {"python": _python, "system": _system, "cpu": _cpu, "memory": _memory},
     "compute": {"torch": _torch, "cuda": _cuda, "compiler": _compiler, "triton": _triton},
     "audio": {"files": _decoder, "speaker": _speaker, "sound server": _sound_server},
-    "folders": {"nano voice": _nano, "checkpoints": _hub_cache, "cache": _own_cache},
+    "folders": {
+        "nano voice": _nano,
+        "checkpoints": _hub_cache,
+        "cache": _own_cache,
+        "compiled steps": _compiled_packages,
+    },
     "plan": {"device": _device, "engine": _engine, "nano budget": _nano_budget},
 }

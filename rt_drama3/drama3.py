@@ -7,37 +7,36 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from rt_drama3 import checkpoint
-from rt_drama3.audio import read_audio, resample
-from rt_drama3.audio.files import AudioSource
+from rt_drama3.best_of import Ranking, Scorer, check_count, duration_sanity, rank, summaries
 from rt_drama3.codec import Codec
+from rt_drama3.compute_threads import compute_threads
 from rt_drama3.config import ModelConfig, SamplingConfig
+from rt_drama3.data_folder import default_data_folder
 from rt_drama3.engine import Engine
 from rt_drama3.engine_config import EngineConfig, read_engine_config
-from rt_drama3.errors import DeviceError, RequestError
+from rt_drama3.errors import ConfigError, DeviceError, RequestError
 from rt_drama3.model import SpeechModel
 from rt_drama3.prompt import PromptBuilder
+from rt_drama3.references import Codes, References, ReferenceSource
 from rt_drama3.speech import AudioChunk, Durations, SpeechRequest
-from rt_drama3.text import check_text
+from rt_drama3.steering import Steering, SteeringShelf
+from rt_drama3.takes import dump_take
 
 log = logging.getLogger(__name__)
 
-Codes = npt.NDArray[np.int64]
 Samples = npt.NDArray[np.float32]
-ReferenceSource = AudioSource | tuple[npt.ArrayLike, int] | npt.ArrayLike
 
-MAX_REFERENCE_SECONDS = 60.0
 SMALL_MODEL = 50_000_000  # parameters; below, one CPU thread beats several (spin barriers)
 FLOAT32_MODEL = 1_000_000_000  # parameters; below, float32 is affordable on a CPU
 
@@ -63,6 +62,14 @@ class Take:
     seed: int
     complete: bool = True
     durations: Durations = field(default_factory=Durations, compare=False)
+
+    def artefact(self) -> bytes:
+        """The take to be kept, as UTF-8 JSON (see ``takes``).
+
+        Raises:
+            RequestError: it is empty.
+        """
+        return dump_take(self.text, self.codes, seed=self.seed, complete=self.complete)
 
     @property
     def seconds(self) -> float:
@@ -93,14 +100,16 @@ def load(
         dtype: of weights and activations; None picks bfloat16 on CUDA and for large models, float32
             for small models on a CPU.
         revision: of a hub id; None is the newest.
-        threads: CPU threads of torch for this process; None picks one for small models (faster than
-            several) and leaves torch's own choice for large ones. Ignored on CUDA.
+        threads: CPU threads of torch that this checkpoint computes with; None picks one for small
+            models (faster than several) and torch's own choice for large ones. What the rest of the
+            process computes with stays as it is. Ignored on CUDA.
         engine: settings of the engine behind ``generate`` and ``stream``; None reads the
             environment.
         progress: called with (bytes loaded, bytes in all).
 
     Raises:
         CheckpointError: the checkpoint is missing, incomplete or unsupported.
+        ConfigError: ``threads`` is below 1.
         DeviceError: the device does not exist.
     """
     path = checkpoint.resolve(str(name_or_path), revision)
@@ -108,17 +117,22 @@ def load(
     where = pick_device(device)
     parameters = sum(p.numel() for p in SpeechModel(config).parameters())
     kind = pick_dtype(dtype, where, parameters)
-    if where.type == "cpu" and (threads or parameters < SMALL_MODEL):
-        torch.set_num_threads(threads or 1)
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads is {threads}; at least 1 is needed, or None for a good choice.")
+    if where.type == "cpu" and threads is None and parameters < SMALL_MODEL:
+        threads = 1
     # The codec first: its file is held whole for a moment, which the language model then outgrows.
     codec = checkpoint.load_codec(path, where, torch.float32 if where.type == "cpu" else kind)
     return Drama3(
         model=checkpoint.load_model(path, config, where, kind, progress),
         codec=codec,
-        prompts=PromptBuilder(checkpoint.load_tokenizer(path, config), config),
+        prompts=PromptBuilder(
+            checkpoint.load_tokenizer(path, config), config, checkpoint.read_directions(path)
+        ),
         sampling=checkpoint.read_sampling(path),
         fixed_voice=checkpoint.read_fixed_voice(path),
         engine_config=engine,
+        threads=threads if where.type == "cpu" else None,
     )
 
 
@@ -173,6 +187,7 @@ class Drama3:
         sampling: the checkpoint's defaults.
         fixed_voice: the checkpoint cannot follow references; they are ignored with a notice.
         engine_config: of the engine behind ``generate`` and ``stream``; None reads the environment.
+        threads: CPU threads that it computes with; None is torch's choice.
     """
 
     def __init__(
@@ -183,12 +198,15 @@ class Drama3:
         sampling: SamplingConfig,
         fixed_voice: bool = False,
         engine_config: EngineConfig | None = None,
+        threads: int | None = None,
     ) -> None:
         self.model = model
         self.codec = codec
         self.prompts = prompts
         self.sampling = sampling
-        self.fixed_voice = fixed_voice
+        self.threads = threads
+        self.references = References(codec, fixed_voice, threads)
+        self.steering = SteeringShelf(model, default_data_folder() / "steering")
         self._engine_config = engine_config
         self._lock = threading.Lock()
         self._engine: Engine | None = None
@@ -196,6 +214,11 @@ class Drama3:
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    @property
+    def fixed_voice(self) -> bool:
+        """Whether the checkpoint has one voice and ignores references."""
+        return self.references.fixed_voice
 
     @property
     def sample_rate(self) -> int:
@@ -206,8 +229,11 @@ class Drama3:
         self,
         text: str,
         *,
-        references: Sequence[tuple[str, ReferenceSource]] = (),
+        references: Sequence[tuple[str, ReferenceSource] | Mapping[str, Any]] = (),
         history: Sequence[tuple[str, npt.ArrayLike]] = (),
+        previous_takes: Sequence[Any] = (),
+        guidance: float | None = None,
+        steering: Sequence[tuple[str | Path | Steering, float]] = (),
         seed: int | None = None,
         temperature: float | None = None,
         head_temperature: float | None = None,
@@ -223,12 +249,20 @@ class Drama3:
         history, and the codec carries on across them.
 
         Args:
-            text: what to say; may hold ``<|speaker:n|>`` tags and ``[directions]``. Text without
-                anything to speak (only punctuation or emoji) gives an empty take.
+            text: what to say; may hold ``<|speaker:n|>`` tags and ``[directions]``, which a voice
+                that knows neither (nano) passes over. Text without anything to speak (only
+                punctuation or emoji) gives an empty take.
             references: ``(transcript, audio)`` pairs, in order. Audio is a file (path, bytes, open
                 file), ``(samples, sample_rate)``, float samples at this model's rate, or integer
-                codes ``[num_codebooks, frames]``.
+                codes ``[num_codebooks, frames]``. Or maps with ``text``, ``audio`` or ``vq_codes``,
+                and ``speaker`` (0 to 15).
             history: ``(text, codes)`` of earlier takes of the same scene, in order.
+            previous_takes: earlier takes as well, behind those: ``Take``s, artefacts that were read
+                (``takes.read_takes``), ``(text, codes or audio)`` pairs or maps. A text alone,
+                ``(text, None)``, is spoken first.
+            guidance: how strongly directions are followed, 0 to 20; None and 0 are off. Takes a
+                second row of the batch wherever the text has directions.
+            steering: (name, path or ``Steering``; strength) pairs, see ``steering``.
             seed: None draws one; it is in the take.
             temperature, top_p, top_k: None takes the checkpoint's default; temperature 0 is greedy.
                 ``top_k`` also caps the codebook heads, at most at 30.
@@ -241,11 +275,16 @@ class Drama3:
 
         Raises:
             RequestError: text, references, history or settings cannot be used.
+            Overloaded: as many takes as ``max_streams`` and ``max_queue`` allow are under way.
+            DeviceError: the engine failed, or belongs to the parent of this process.
         """
         request = SpeechRequest(
             text,
             references=references,
             history=history,
+            previous_takes=previous_takes,
+            guidance=guidance,
+            steering=steering,
             seed=seed,
             temperature=temperature,
             head_temperature=head_temperature,
@@ -277,6 +316,28 @@ class Drama3:
             durations=summary.durations,
         )
 
+    def best_of(
+        self, text: str, n: int, scorer: Scorer = duration_sanity, **settings: Any
+    ) -> Ranking:
+        """Speaks a text several times side by side, and ranks the takes.
+
+        Args:
+            text: what to say.
+            n: takes, 1 to 32; those that find no room in the batch wait for it.
+            scorer: gives a take a number, higher is better; see ``best_of``.
+            settings: those of ``generate``, but ``progress``. Take k has the seed ``seed + k``.
+
+        Raises:
+            RequestError: text or settings cannot be used.
+        """
+        found = summaries(self.engine, SpeechRequest(text, **settings), check_count(n))
+        rate = self.sample_rate
+        takes = [
+            Take(text, s.codes, self.decode(s.codes), rate, s.seed, s.complete, s.durations)
+            for s in found
+        ]
+        return rank(takes, scorer)
+
     def stream(self, text: str, **settings: Any) -> Iterator[AudioChunk]:
         """Speaks a text and gives its audio while it is made.
 
@@ -288,7 +349,7 @@ class Drama3:
             Chunks in order. Leaving the loop early stops the speech.
 
         Raises:
-            RequestError: text, references, history or settings cannot be used.
+            RequestError, Overloaded, DeviceError: see ``generate``.
         """
         speech = self.engine.open(SpeechRequest(text, **settings))
         try:
@@ -323,34 +384,7 @@ class Drama3:
         Raises:
             RequestError: an audio cannot be read or is too long, or codes do not fit.
         """
-        if references and self.fixed_voice:
-            log.warning("this checkpoint has one fixed voice; the references are ignored")
-            return []
-        found = []
-        for number, (transcript, source) in enumerate(references, 1):
-            check_text(transcript, f"transcript of reference {number}")
-            found.append((transcript, self._reference(source, number)))
-        return found
-
-    def _reference(self, source: ReferenceSource, number: int) -> Codes:
-        if isinstance(source, str | os.PathLike | bytes) or hasattr(source, "read"):
-            samples, rate = read_audio(cast(AudioSource, source), max_seconds=MAX_REFERENCE_SECONDS)
-            return self.encode(samples, rate)
-        array: npt.NDArray[Any]
-        if isinstance(source, tuple):
-            array, rate = np.asarray(source[0]), int(source[1])
-        else:
-            array, rate = np.asarray(source), self.sample_rate
-            if array.ndim == 2 and np.issubdtype(array.dtype, np.integer):
-                return array.astype(np.int64)
-        if rate < 1:
-            raise RequestError(f"reference {number} has sample rate {rate} Hz; give its own.")
-        if array.ndim and len(array) > MAX_REFERENCE_SECONDS * rate:
-            raise RequestError(
-                f"reference {number} lasts {len(array) / rate:.1f} s; "
-                f"at most {MAX_REFERENCE_SECONDS:.0f} s can be used, 5 to 30 s are best."
-            )
-        return self.encode(array, rate)
+        return self.references.codes(references)
 
     def encode(self, audio: npt.ArrayLike, sample_rate: int) -> Codes:
         """Codes of audio.
@@ -366,30 +400,7 @@ class Drama3:
             RequestError: the audio is empty, not mono, not finite, or the checkpoint's codec has no
                 encode half.
         """
-        given = np.asarray(audio)
-        if not np.issubdtype(given.dtype, np.floating):
-            raise RequestError(
-                f"audio has dtype {given.dtype}; float samples within -1..1 are needed (16-bit "
-                "integers divided by 32768)."
-            )
-        samples = given.astype(np.float32)
-        if samples.ndim != 1 or not samples.size:
-            raise RequestError(
-                f"audio has shape {samples.shape}; one channel of at least one sample is needed."
-            )
-        if not np.isfinite(samples).all():
-            raise RequestError("audio holds NaN or infinite samples; clean it first.")
-        if sample_rate < 1:
-            raise RequestError(f"sample rate {sample_rate} Hz cannot be; give the audio's own.")
-        if not self.codec.has_encoder:
-            raise RequestError(
-                "this checkpoint's codec has no encode half, so audio cannot become codes; "
-                "use a checkpoint with a full codec.pth, or pass codes."
-            )
-        with torch.inference_mode():
-            ready = torch.from_numpy(resample(samples, sample_rate, self.sample_rate))
-            codes = self.codec.encode(ready.clamp(-1, 1).to(self.model.device))
-        return codes.cpu().numpy()
+        return self.references.encode(audio, sample_rate)
 
     def decode(self, codes: npt.ArrayLike) -> Samples:
         """PCM of codes.
@@ -417,6 +428,6 @@ class Drama3:
             raise RequestError(
                 f"codes reach from {grid.min()} to {grid.max()}; they must lie in 0..{size - 1}."
             )
-        with torch.inference_mode():
+        with torch.inference_mode(), compute_threads(self.threads):
             tensor = torch.from_numpy(grid.astype(np.int64)).to(self.model.device)
             return self.codec.decode(tensor[None])[0].float().cpu().numpy()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+import logging
+import math
 import secrets
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,8 +17,11 @@ import torch
 
 from rt_drama3.codec_stream import CodecStream
 from rt_drama3.config import SamplingConfig
-from rt_drama3.errors import RequestError, RtDrama3Error
+from rt_drama3.engine_direction import Direction
+from rt_drama3.errors import DeviceError, RequestError, RtDrama3Error
+from rt_drama3.model import Snapshot
 from rt_drama3.speech import Durations, Speech, SpeechRequest, SpeechSummary
+from rt_drama3.spoken_words import spoken_words
 from rt_drama3.text import (
     CHUNK_BYTES,
     check_part,
@@ -27,9 +33,12 @@ from rt_drama3.text import (
 )
 from rt_drama3.text_cuts import size, spoken_so_far
 
+log = logging.getLogger(__name__)
+
 Codes = npt.NDArray[np.int64]
 LONGEST_PENDING = 1_000_000  # characters of text that may wait in one stream
 LONGEST_SENTENCE = 2 * CHUNK_BYTES  # bytes after which the end of a sentence is not waited for
+CAP_MARGIN = 3  # a piece may take about three times the frames that it usually does
 LONGEST_TOKEN = 24  # characters; a special token may arrive in parts
 
 
@@ -48,6 +57,11 @@ class TextIntake:
     """Text as it arrives, given out in pieces to be spoken one after the other. Thread-safe.
 
     What is refused changes nothing: the text before it is still there.
+
+    Attributes:
+        count: pieces given out or waiting.
+        final: no more text comes.
+        reads_directions: the checkpoint makes something of them; otherwise pieces go without.
     """
 
     def __init__(self) -> None:
@@ -57,8 +71,9 @@ class TextIntake:
         self._speaker = ""  # tag of the turn that the text is in
         self._pieces: deque[str] = deque()
         self._waiting = 0  # characters in the pieces
-        self.count = 0  # pieces given out or waiting
+        self.count = 0
         self.final = False
+        self.reads_directions = True
 
     def set_whole(self, text: str) -> None:
         """Takes all of the text at once; sentences then share pieces where they fit.
@@ -137,6 +152,8 @@ class TextIntake:
         self._add(check_part(text))
 
     def _add(self, text: str) -> None:
+        if not self.reads_directions:
+            text = spoken_words(text)
         if not flatten(text).strip():
             return
         own = with_speaker_tag(text) == text
@@ -156,6 +173,26 @@ def _arrived(text: str) -> str:
 
 
 @dataclass(eq=False)
+class ReadAhead:
+    """The part of a stream's next prompt that was read while it speaks the present piece.
+
+    Attributes:
+        blocks: the rows read, ``[T, 1 + num_codebooks]`` each.
+        read: how many those are in all.
+        snapshot: the state behind them; None while it is in the spare slot.
+    """
+
+    blocks: list[torch.Tensor] = field(default_factory=list)
+    read: int = 0
+    snapshot: Snapshot | None = None
+
+    def note(self, rows: torch.Tensor) -> None:
+        """Counts rows as read."""
+        self.blocks.append(rows)
+        self.read += len(rows)
+
+
+@dataclass(eq=False)
 class EngineStream:
     """One stream inside the engine. Fields belong to the device thread unless said otherwise.
 
@@ -165,10 +202,14 @@ class EngineStream:
         sampling, seed: of every draw.
         codec: frames to PCM.
         accepted: when it was opened.
+        wake: makes the device thread look at it.
+        direction: what directs it.
         voice: references as codes, once prepared.
         rows: prompt of the present piece, int64 ``[T, 1 + num_codebooks]`` on the device.
         system_rows, voice_key: its system block.
         read: prompt rows read so far.
+        opening: the rows that the next piece's prompt begins with, before the codes of this one.
+        ahead: what was read of that prompt already.
         position: rows in the caches.
         cap: frames that the present piece may still make.
         failure: what to end it with (any thread sets it, the device thread acts).
@@ -187,6 +228,8 @@ class EngineStream:
     seed: int
     codec: CodecStream
     accepted: float
+    wake: Callable[[], None]
+    direction: Direction = field(default_factory=Direction)
     text: TextIntake = field(default_factory=TextIntake)
     phase: Phase = Phase.IDLE
     cancelled: bool = False
@@ -198,6 +241,8 @@ class EngineStream:
     system_rows: int = 0
     voice_key: str = ""
     read: int = 0
+    opening: Codes = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    ahead: ReadAhead | None = None
     prefill_started: float = 0.0
     slot: int = -1
     position: int = 0
@@ -216,16 +261,75 @@ class EngineStream:
 
     @classmethod
     def open(
-        cls, speech: Speech, sampling: SamplingConfig, codec: CodecStream, now: float
+        cls,
+        speech: Speech,
+        sampling: SamplingConfig,
+        codec: CodecStream,
+        now: float,
+        wake: Callable[[], None],
+        direction: Direction | None = None,
     ) -> EngineStream:
         """A stream for a request whose settings were checked."""
         request = speech.request
         seed = secrets.randbits(32) if request.seed is None else int(request.seed)
-        return cls(speech, sampling, seed, codec, now)
+        return cls(speech, sampling, seed, codec, now, wake, direction or Direction())
+
+    def attempt(self, work: Callable[[EngineStream], object]) -> None:
+        """Does a part of its work so that a failure ends this stream alone (any thread)."""
+        failure: RtDrama3Error
+        try:
+            work(self)
+        except RtDrama3Error as error:
+            failure = error
+        except Exception as error:
+            log.error("a stream failed", exc_info=error)
+            failure = DeviceError(
+                f"the stream failed: {error}; the log has the details. Others go on."
+            )
+        else:
+            return
+        self.failure = self.failure or failure  # the first tells most
+        self.wake()
 
     @property
     def request(self) -> SpeechRequest:
         return self.speech.request
+
+    @property
+    def known_rows(self) -> int:
+        """Rows of the next piece's prompt that are certain by now."""
+        return len(self.opening) + len(self.piece_frames)
+
+    def next_rows(self, start: int, end: int, semantic_start: int) -> Codes:
+        """Those rows from ``start`` to before ``end``: int64 ``[T, 1 + num_codebooks]``."""
+        opening = len(self.opening)
+        rows = self.opening[start:end]
+        frames = self.piece_frames[max(0, start - opening) : max(0, end - opening)]
+        if not frames:
+            return rows
+        codes = np.stack(frames)
+        return np.concatenate([rows, np.hstack([semantic_start + codes[:, :1], codes])])
+
+    def prompt_load(self, block: int, block_seconds: float, frame_seconds: float) -> float:
+        """Share of realtime that reading the prompts of its pieces to come will take, about.
+
+        Args:
+            block: rows of a prompt block.
+            block_seconds: what one costs.
+            frame_seconds: of audio.
+        """
+        if self.rows is None or (self.text.final and self.text.empty()):
+            return 0.0
+        rows, frames = len(self.rows) - self.system_rows, self.cap / CAP_MARGIN
+        if self.spoken:
+            frames = sum(codes.shape[1] for _, codes in self.spoken) / len(self.spoken)
+        else:  # the first and the latest piece will be in it
+            rows += 2 * int(frames)
+        return -(-rows // block) * block_seconds / (max(frames, 1) * frame_seconds)
+
+    def earlier(self) -> list[tuple[str, npt.ArrayLike]]:
+        """The turns of the scene before this stream."""
+        return [*self.request.history, *self.direction.turns]
 
     def past(self) -> list[tuple[str, Codes]]:
         """What the next piece sees of this stream: the first and the latest piece."""
@@ -233,6 +337,8 @@ class EngineStream:
 
     def lead(self, now: float, frame_seconds: float) -> float:
         """Seconds of audio that the listener has beyond what it has played by ``now``."""
+        if not self.request.audio:
+            return math.inf
         if self.playing_since is None:
             return 0.0
         return self.codec.submitted * frame_seconds - (now - self.playing_since)
@@ -250,7 +356,7 @@ class EngineStream:
         return self.speech.unread_seconds + waiting * frame_seconds
 
     def tell(self, summary: SpeechSummary) -> SpeechSummary:
-        """The summary with what decoding added since (codec thread)."""
+        """The summary with what decoding added since (the codec's thread, or after a cancel)."""
         return replace(summary, delivered=self.delivered)
 
     def summary(self, num_codebooks: int, sample_rate: int) -> SpeechSummary:
@@ -259,6 +365,7 @@ class EngineStream:
         if self.piece_frames:
             grids.append(np.stack(self.piece_frames, 1))
         empty = np.zeros((num_codebooks, 0), dtype=np.int64)
+        whole = self.request.text if self.request.final else ""
         return SpeechSummary(
             segments=tuple(self.segments),
             codes=np.concatenate([empty, *grids], axis=1),
@@ -268,4 +375,5 @@ class EngineStream:
             cancelled=self.cancelled,
             delivered=self.delivered,
             durations=self.durations,
+            text=whole or " ".join(piece for piece, _ in self.segments),
         )

@@ -25,8 +25,9 @@ from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_stream import EngineStream
 from rt_drama3.errors import ConfigError, DeviceError
 from rt_drama3.graph_step import FrameOutput, FrameStep
-from rt_drama3.model import Snapshot, SpeechModel
+from rt_drama3.model import Snapshot, SpeechModel, Watch
 from rt_drama3.package_builder import PackageBuilder
+from rt_drama3.packages import BrokenPackageError
 from rt_drama3.scheduling import Costs, Estimate
 from rt_drama3.text import MAX_FRAMES
 
@@ -83,11 +84,14 @@ class FrameMaker:
         self.last_batch = 1
         self._config, self._costs, self._model, self._codec = config, costs, model, codec
         self._cuda = model.device.type == "cuda"
-        self._block = config.prefill_block or (CUDA_BLOCK if self._cuda else CPU_BLOCK)
+        self.block = config.prefill_block or (CUDA_BLOCK if self._cuda else CPU_BLOCK)
         frames = min(MAX_FRAMES, self.context)
-        self._step = FrameStep(model, config.slots, self.context, frames, config.attention_lengths)
+        self.spare = config.slots  # a slot that no step looks at, to read prompts ahead in
+        self._step = FrameStep(
+            model, config.slots + 1, self.context, frames, config.attention_lengths
+        )
         self._reader = _Reader(self._step.output, self._cuda)
-        self._pending: tuple[list[Entry], _Copy, float] | None = None
+        self._pending: tuple[list[Entry], set[int], _Copy, float] | None = None
         self._collected = 0.0
         self._builder: PackageBuilder | None = None
         self._compiled_codec: CompiledCodec | None = None
@@ -119,7 +123,7 @@ class FrameMaker:
                 self.release(slot)
                 self.scrub(slot)
         self._costs.block = Estimate()
-        whole = rows[:1].expand(min(self._block, self.context), -1)
+        whole = rows[:1].expand(min(self.block, self.context), -1)
         for _ in range(2):
             self.read_block(0, whole, self.begin(0, None))
         self.scrub(0)
@@ -148,20 +152,28 @@ class FrameMaker:
         self._step.state.restore(slot, snapshot)
         return snapshot.rows
 
-    def read_block(self, slot: int, rows: Tensor, start: int) -> int:
+    def read_block(self, slot: int, rows: Tensor, start: int, watch: Watch | None = None) -> int:
         """Reads the first block of ``rows [T, 1 + num_codebooks]``; returns how many those were.
 
         Blocks have one size whatever else runs: their borders touch the last bits of the result.
         """
         started = time.monotonic()
-        block = rows[: self._block]
-        self._model.prefill(block, self._step.state, slot, start, self._block)
+        block = rows[: self.block]
+        self._model.prefill(block, self._step.state, slot, start, self.block, watch)
         if self._cuda:
             torch.cuda.current_stream().synchronize()
         seconds = time.monotonic() - started
-        if block.shape[0] == self._block or seconds > self._costs.block.or_else(0.0):
+        if block.shape[0] == self.block or seconds > self._costs.block.or_else(0.0):
             self._costs.block.add(seconds)  # a shorter block tells nothing about a whole one
         return block.shape[0]
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        """Puts a snapshot into a slot."""
+        self._step.state.restore(slot, snapshot)
+
+    def move(self, source: int, target: int, rows: int) -> None:
+        """Copies what was read of a prompt, ``rows`` rows, into another slot."""
+        self._step.state.move(source, target, rows)
 
     def snapshot(self, slot: int, rows: int) -> Snapshot:
         """A copy of a slot that has read ``rows`` rows."""
@@ -169,9 +181,20 @@ class FrameMaker:
 
     # Frames.
 
-    def start(self, slot: int, sampling: SamplingConfig, seed: int, first_frame: int) -> None:
-        """Lets a prefilled slot take part in the next frames."""
-        self._step.configure(slot, sampling, seed, first_frame)
+    def start(
+        self,
+        slot: int,
+        sampling: SamplingConfig,
+        seed: int,
+        first_frame: int,
+        guidance: float | None = None,
+    ) -> None:
+        """Lets a prefilled slot take part in the next frames; with guidance also the next slot."""
+        self._step.configure(slot, sampling, seed, first_frame, guidance)
+
+    def relocate(self, source: int, target: int, rows: int) -> None:
+        """Moves a stream of one slot and ``rows`` rows, in whatever it is doing, to a free one."""
+        self._step.move(source, target, rows)
 
     def activate(self, slot: int, active: bool) -> None:
         """Pauses a slot, or lets it go on."""
@@ -194,22 +217,27 @@ class FrameMaker:
         """
         before, self._pending = self._pending, None
         if entries:
-            rows = 1 + max(slot for _, _, slot, _ in entries)
+            twins = {slot for _, _, slot, _ in entries if self._step.starts_pair(slot)}
+            rows = 1 + max(slot + (slot in twins) for _, _, slot, _ in entries)
             length = self._step.length_for(max(position for *_, position in entries))
             started = time.monotonic()
             self._step.run(rows, length)
-            self._pending = (list(entries), self._reader.read(rows), started)
-            self.last_batch = len(entries)
+            self._pending = (list(entries), twins, self._reader.read(rows), started)
+            self.last_batch = len(entries) + len(twins)
         if not self._cuda:
             before, self._pending = self._pending, None
         return [] if before is None else self._collect(*before)
 
-    def _collect(self, entries: list[Entry], copy: _Copy, started: float) -> list[FrameResult]:
+    def _collect(
+        self, entries: list[Entry], twins: set[int], copy: _Copy, started: float
+    ) -> list[FrameResult]:
         main, codes, finite = copy.wait()
+        for slot in twins:
+            finite[slot] &= finite[slot + 1]
         now = time.monotonic()
         seconds = now - max(started, self._collected)
         self._collected = now
-        self._costs.step.setdefault(len(entries), Estimate()).add(seconds)
+        self._costs.step.setdefault(len(entries) + len(twins), Estimate()).add(seconds)
         return [
             FrameResult(
                 stream, epoch, int(main[slot]), codes[slot], bool(finite[slot]), now, seconds
@@ -253,10 +281,13 @@ class FrameMaker:
         while 2 * groups[-1] <= self._config.codec_batch_frames:
             groups.append(2 * groups[-1])
         self._builder = PackageBuilder(self._model, self._codec, self._config.sizes, groups)
-        if wanted == "compile" and not self._builder.ready():
-            self._builder.start()
-            self._builder.wait()
-        self.look_for_faster_step(idle=True)
+        for _ in range(2):  # a package that does not load is built anew
+            if wanted == "compile" and not self._builder.ready():
+                self._builder.start()
+                self._builder.wait()
+            self.look_for_faster_step(idle=True)
+            if wanted != "compile" or self._compiled is not None or self._builder is None:
+                break
         if wanted == "compile" and self._compiled is None:
             raise ConfigError("the compiled step does not load; use step mode eager or auto.")
         builder = self._builder
@@ -295,8 +326,13 @@ class FrameMaker:
             elif self._compiled_codec is not None:
                 for size in set(builder.codecs()) - set(self._compiled_codec.sizes):
                     self._compiled_codec.add(size)
+        except BrokenPackageError as error:
+            if builder.rebuild(error):
+                log.warning("%s; it is built anew", error)
+                return (self._compiled, self._compiled_codec) != before
+            failure: str | None = str(error)
         except RuntimeError as error:
-            failure: str | None = f"a package does not load: {error}"
+            failure = f"a package does not load: {error}"
         else:
             failure = builder.failure()
         if failure:

@@ -2,7 +2,7 @@
 
 The build is a process of its own at low priority, which may outlive the one that started it; one
 builds at a time, the small sizes first, so that a single stream profits soonest. What failed is
-noted beside where the package would be, and not tried again until that note is deleted.
+not tried again for a day (``package_notes``), and a package that does not load is built anew once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import filelock
 import torch
 
-from rt_drama3 import packages
+from rt_drama3 import package_notes, packages
 from rt_drama3.codec import Codec
 from rt_drama3.compiled_codec import build_codec, codec_package
 from rt_drama3.compiled_step import build_step, step_package
@@ -161,9 +161,9 @@ class PackageBuilder:
     def failure(self) -> str | None:
         """What a build died of, or None."""
         for path, _ in self.recipe.jobs():
-            note = path.with_suffix(".failed")
-            if note.exists():
-                return f"{note.read_text().strip().splitlines()[-1]} (details: {note})"
+            failure = package_notes.failure(path)
+            if failure is not None and not path.exists():
+                return failure
         code = None if self._process is None else self._process.poll()
         if code and not self.ready():
             return f"the build ended with exit code {code} (details: {self._log})"
@@ -187,6 +187,14 @@ class PackageBuilder:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def rebuild(self, broken: packages.BrokenPackageError) -> bool:
+        """Discards a package that does not load, and has it built again if that may help."""
+        again = package_notes.discard(broken.path, str(broken))
+        if again and not self.building():
+            self._process = None
+            self.start()
+        return again and self.obstacle is None
 
     def building(self) -> bool:
         """Whether the process started here still works."""
@@ -236,15 +244,15 @@ def _build(path: Path, build: Callable[[Path], None]) -> None:
     try:
         build(path)
     except Exception:
-        path.with_suffix(".failed").write_text(traceback.format_exc())
+        package_notes.remember_failure(path, traceback.format_exc())
         raise
 
 
 def _runner_settled() -> bool:
     """Whether the runner is there, or cannot be built: packages can do without it."""
     path = packages.runner_path()
-    failed = path.with_suffix(".failed")
-    return path.exists() or failed.exists() or packages.compiler() is None
+    failed = package_notes.failure(path) is not None
+    return path.exists() or failed or packages.compiler() is None
 
 
 def _build_runner() -> None:
@@ -253,7 +261,7 @@ def _build_runner() -> None:
     try:
         packages.build_runner()
     except (OSError, subprocess.SubprocessError):
-        packages.runner_path().with_suffix(".failed").write_text(traceback.format_exc())
+        package_notes.remember_failure(packages.runner_path(), traceback.format_exc())
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 A package is made by AOTInductor, takes its weights as inputs (so one serves every checkpoint of the
 same sizes), loads in milliseconds and needs no compiler to run. Building takes up to a minute of
-one core, so it happens in a process of its own at low priority while the eager form already works,
-and a failure is remembered, not retried. Packages are keyed by everything they depend on: sizes,
-dtype, torch, processor, and the sources of what was compiled.
+one core, so it happens in a process of its own at low priority while the eager form already works.
+Packages are keyed by everything they depend on: sizes, dtype, torch, processor, and the sources of
+what was compiled. What failed is remembered for a while (``package_notes``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rt_drama3 import package_notes
 from rt_drama3.cache import cache_dir
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,20 @@ Run = Callable[[list[Tensor]], list[Tensor]]
 _RUNNER_SOURCE = Path(__file__).with_name("package_runner.cpp")
 
 
+class BrokenPackageError(RuntimeError):
+    """A package that is there and does not load.
+
+    Attributes:
+        path: of the package.
+    """
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        super().__init__(f"{path} does not load: {error}")
+        self.path = path
+
+
 def compiler() -> str | None:
-    """The C++ compiler that a build would use, or None."""
+    """The C++ compiler that a build would use, or None; ``$CXX`` alone where that is set."""
     named = os.environ.get("CXX")
     candidates = [named] if named else ["g++", "clang++", "cl"]
     return next((found for c in candidates if (found := shutil.which(c))), None)
@@ -112,14 +125,17 @@ def load_package(path: Path) -> Run:
     """Loads a package; the result runs it on the flattened inputs.
 
     Raises:
-        RuntimeError: the file is missing or was made for something else.
+        BrokenPackageError: the file is missing, cut short, or was made for something else.
     """
-    if _load_runner():
-        number = torch.ops.rt_drama3.load(str(path))
-        operator = torch.ops.rt_drama3.run.default
-        return functools.partial(operator, number)
-    # The public loader imports the whole compiler (seconds); this is the loader beneath it.
-    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    try:
+        if _load_runner():
+            number = torch.ops.rt_drama3.load(str(path))
+            operator = torch.ops.rt_drama3.run.default
+            return functools.partial(operator, number)
+        # The public loader imports the whole compiler (seconds); this is the loader beneath it.
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    except (RuntimeError, OSError) as error:
+        raise BrokenPackageError(path, error) from error
     run: Run = loader.run
     return run
 
@@ -172,5 +188,6 @@ def _load_runner() -> bool:
         torch.ops.load_library(path)
     except (OSError, RuntimeError) as error:
         log.warning("%s does not load (%s); packages run one at a time", path, error)
+        package_notes.discard(path, str(error))
         return False
     return True

@@ -1,4 +1,4 @@
-"""The prompt ``reference-bracket-v1`` as rows for the model (architecture notes, 6).
+"""The prompt ``reference-bracket-v1`` as rows for the model (docs/architecture.md, 6).
 
 A row is ``[main, c0, ..., c_last]``: a text token with zeros, or a frame of audio with its semantic
 token in front. Every segment is tokenised on its own, since joined text has other tokens at the
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rt_drama3.config import ModelConfig
+from rt_drama3.directions import Tokenizer, undirected
 from rt_drama3.errors import RequestError
-from rt_drama3.text import check_text, flatten, reference_transcript, with_speaker_tag
+from rt_drama3.spoken_words import spoken_words
+from rt_drama3.text import check_part, check_text, flatten, reference_transcript, with_speaker_tag
 
 Rows = npt.NDArray[np.int64]
 
@@ -29,19 +30,6 @@ _VOICE = "<|im_start|>assistant\n<|voice|>"
 _END = "<|im_end|>\n"
 
 
-class Encoding(Protocol):
-    """What a tokenizer makes of a text."""
-
-    @property
-    def ids(self) -> list[int]: ...
-
-
-class Tokenizer(Protocol):
-    """The part of ``tokenizers.Tokenizer`` that a prompt needs."""
-
-    def encode(self, sequence: str, /) -> Encoding: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Prompt:
     """What the model reads before it speaks.
@@ -49,10 +37,12 @@ class Prompt:
     Attributes:
         rows: int64 ``[rows, 1 + num_codebooks]``.
         system_rows: how many of them, from the first, form the system block with the references.
+        text_rows: the rows of the text that is to be spoken, from the first and up to the last.
     """
 
     rows: Rows
     system_rows: int
+    text_rows: tuple[int, int]
 
 
 class PromptBuilder:
@@ -61,17 +51,22 @@ class PromptBuilder:
     Args:
         tokenizer: of the checkpoint.
         config: of the checkpoint; gives the semantic band and the sizes of the codebooks.
+        reads_directions: directions and speaker tags mean something to the checkpoint; to others
+            only the words are given (``spoken_words``).
     """
 
-    def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Tokenizer, config: ModelConfig, reads_directions: bool = True
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.reads_directions = reads_directions
         self._config = config
         fixed = (_SYSTEM, _TASK, _TASK_WITH_REFERENCES, _USER, _VOICE, _END)
         self._fixed = {segment: self._text_rows(segment) for segment in fixed}
 
     def text_tokens(self, text: str) -> int:
         """How many tokens a text has by itself."""
-        return len(self._tokenizer.encode(text).ids)
+        return len(self.tokenizer.encode(text).ids)
 
     def build(
         self,
@@ -113,16 +108,49 @@ class PromptBuilder:
             raise RequestError(
                 f"the prompt has {sum(sizes)} rows (references {sizes[0]}, history {sizes[1]}, "
                 f"text {sizes[2]}), but at most {max_rows} fit. "
-                "Shorten the longest of them; a second of audio has about 22 rows."
+                "Shorten the longest of them (a second of audio has about 22 rows), or set the "
+                "engine's `context` higher."
             )
-        return Prompt(np.concatenate(system + turns + target), sizes[0])
+        first = sizes[0] + sizes[1] + len(target[0])
+        rows = np.concatenate(system + turns + target)
+        return Prompt(rows, sizes[0], (first, first + len(target[1])))
+
+    def twin(self, prompt: Prompt, text: str) -> Prompt | None:
+        """The undirected twin of a prompt: the same one, its last text without directions.
+
+        Both agree row for row up to the text. Earlier turns keep their directions: they tell how
+        the audio beside them came to be.
+
+        Args:
+            prompt: what ``build`` made of the text.
+            text: that text.
+
+        Returns:
+            None where the text has no directions, or the checkpoint is not given any, so that the
+            twin would be the same prompt.
+
+        Raises:
+            RequestError: without its directions the text cannot be used.
+        """
+        words = with_speaker_tag(_turn(text, "text"))
+        bare = undirected(words)
+        if bare == words or not self.reads_directions:
+            return None
+        check_part(bare, "the text without its directions")
+        first, end = prompt.text_rows
+        middle = self._text_rows(bare)
+        rows = np.concatenate([prompt.rows[:first], middle, prompt.rows[end:]])
+        return Prompt(rows, prompt.system_rows, (first, first + len(middle)))
 
     def _user_turn(self, text: str, what: str) -> list[Rows]:
-        words = self._text_rows(with_speaker_tag(_turn(text, what)))
+        said = _turn(text, what)
+        if not self.reads_directions:
+            said = check_part(flatten(spoken_words(said)), f"{what} without its directions")
+        words = self._text_rows(with_speaker_tag(said))
         return [self._fixed[_USER], words, self._fixed[_END], self._fixed[_VOICE]]
 
     def _text_rows(self, segment: str) -> Rows:
-        ids = self._tokenizer.encode(segment).ids
+        ids = self.tokenizer.encode(segment).ids
         rows = np.zeros((len(ids), 1 + self._config.num_codebooks), dtype=np.int64)
         rows[:, 0] = ids
         return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -17,7 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rt_drama3.errors import RtDrama3Error
+from rt_drama3.errors import DeviceError, RtDrama3Error
+from rt_drama3.takes import dump_take
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,15 @@ class SpeechRequest:
     Attributes:
         text: what is known of the text.
         final: whether that is all of it; otherwise more comes by ``Speech.push_text``.
+        references, previous_takes: in any form that ``turns`` reads.
+        history: ``(text, codes)`` of earlier turns, in front of the previous takes.
+        steering: (name, strength) pairs.
+        audio: False makes codes alone, which nobody needs to listen to: no chunks come.
     """
 
     text: str = ""
     final: bool = True
-    references: Sequence[tuple[str, Any]] = ()
+    references: Sequence[Any] = ()
     history: Sequence[tuple[str, npt.ArrayLike]] = ()
     seed: int | None = None
     temperature: float | None = None
@@ -40,6 +46,10 @@ class SpeechRequest:
     top_k: int | None = None
     repetition_aware: bool = True
     max_frames: int | None = None
+    guidance: float | None = None
+    steering: Sequence[tuple[Any, float]] = ()
+    previous_takes: Sequence[Any] = ()
+    audio: bool = True
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,7 @@ class SpeechSummary:
         cancelled: ended by ``cancel``.
         delivered: frames that became chunks.
         durations: where the time went.
+        text: what was spoken: the request's text, or the pieces of one that came bit by bit.
     """
 
     segments: tuple[tuple[str, int], ...]
@@ -133,6 +144,29 @@ class SpeechSummary:
     cancelled: bool
     delivered: int
     durations: Durations
+    text: str = ""
+
+    def take(self) -> bytes:
+        """The take as an artefact, to go on from it or to edit it (see ``takes``).
+
+        Raises:
+            RequestError: nothing was spoken.
+        """
+        return dump_take(self.text, self.codes, seed=self.seed, complete=self.complete)
+
+
+def check_process(owner: int) -> None:
+    """Refuses in a process that was forked from the one whose id is given.
+
+    Raises:
+        DeviceError: this is such a process; what it waits for would never come.
+    """
+    if os.getpid() != owner:
+        raise DeviceError(
+            f"this engine belongs to process {owner}, and its threads did not come along when "
+            f"process {os.getpid()} was forked from it. Load the checkpoint in the child, or start "
+            'the child with multiprocessing\'s "spawn" method.'
+        )
 
 
 class SpeechOwner(Protocol):
@@ -164,6 +198,7 @@ class Speech:
     def __init__(self, owner: SpeechOwner, request: SpeechRequest) -> None:
         self.request = request
         self._owner = owner
+        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._chunks: deque[AudioChunk] = deque()
         self._unread = 0.0  # seconds
@@ -231,6 +266,7 @@ class Speech:
     def __iter__(self) -> Iterator[AudioChunk]:
         """Takes chunks as they come, blocking between them."""
         while True:
+            check_process(self._pid)
             with self._changed:
                 self._changed.wait_for(self._ready)
                 chunk = self._take()
@@ -243,6 +279,7 @@ class Speech:
         """Takes chunks as they come, without blocking the event loop."""
         loop = asyncio.get_running_loop()
         while True:
+            check_process(self._pid)
             with self._changed:
                 ready = self._ready()
                 chunk = self._take() if ready else None
@@ -265,6 +302,7 @@ class Speech:
             RtDrama3Error: what ended it, if that was an error.
             TimeoutError: it did not end in time.
         """
+        check_process(self._pid)
         with self._changed:
             if not self._changed.wait_for(lambda: self._ended, timeout):
                 raise TimeoutError(f"the stream did not end within {timeout} s")
@@ -279,6 +317,7 @@ class Speech:
         Raises:
             RtDrama3Error: what ended the stream, if that was an error.
         """
+        check_process(self._pid)
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:

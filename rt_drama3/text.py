@@ -1,6 +1,6 @@
 """Text rules: what callers may send, speaker tags, splitting long text, and how long text may take.
 
-The rules are those of the prompt ``reference-bracket-v1`` (architecture notes, 6). No torch here.
+The rules are those of the prompt ``reference-bracket-v1`` (docs/architecture.md, 6). No torch here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHUNK_SPEAKERS = 3
 MAX_FRAMES = 2048  # of one turn, whatever its text
 
 _STRUCTURE = re.compile(r"<\|(?:im_start\|>|im_end\|>|voice\|>|text\|>|interleave\|>|semantic:)")
-_SPEAKER_TAG = re.compile(r"<\|speaker:(1[0-5]|[0-9])\|>")
+SPEAKER_TAG = re.compile(r"<\|speaker:(1[0-5]|[0-9])\|>")
 _SPEAKER_LIKE = re.compile(r"<\|\s*speaker[^<>]{0,20}>?", re.IGNORECASE)
 _CUE = re.compile(r"\[[^\[\]]*\]")
 _EMOJI_SEQUENCE = re.compile("[^\\s]\ufe0f\u20e3?")  # a digit or letter in it is a picture
@@ -32,6 +32,7 @@ _BREAK = re.compile(f"[\n-\r\x85\u2028\u2029{_CONTROLS}]")
 # digits (spoken as words) or 5 syllables of Chinese, Japanese or Korean a second.
 _LETTER, _CAPITAL, _SYLLABLE, _DIGIT, _MARK = 0.2, 0.5, 0.66, 1.0, 0.6
 _CUE_SECONDS, _SPARE_SECONDS = 4.0, 4.0
+_SLOW = 3.0
 _SYLLABIC = re.compile(
     "[\u1200-\u137f\u3040-\u30ff\u3400-\u9fff\ua000-\ua4cf\uac00-\ud7a3\uf900-\ufaff"
     "\uff66-\uff9d\U00020000-\U0003ffff]"
@@ -54,7 +55,7 @@ def check_text(text: object, what: str = "text") -> None:
             speaker tag other than ``<|speaker:0|>`` .. ``<|speaker:15|>``, or nothing beside white
             space and speaker tags.
     """
-    if not _BLANK_RUN.sub("", _SPEAKER_TAG.sub("", check_part(text, what))):
+    if not _BLANK_RUN.sub("", SPEAKER_TAG.sub("", check_part(text, what))):
         raise RequestError(f"{what} is empty. Give it at least one word.")
 
 
@@ -76,7 +77,7 @@ def check_part(text: object, what: str = "text") -> str:
             "Remove it."
         )
     for like in _SPEAKER_LIKE.finditer(text):
-        if not _SPEAKER_TAG.match(text, like.start()):
+        if not SPEAKER_TAG.match(text, like.start()):
             raise RequestError(
                 f"{what} contains {like[0]!r}, which is not a speaker tag. "
                 f"Use <|speaker:0|> to <|speaker:{SPEAKERS - 1}|>, written exactly so."
@@ -97,19 +98,19 @@ def flatten(text: str) -> str:
             return run[0]
         if run.start() == 0 or run.end() == len(text):
             return ""
-        return "\n" if _SPEAKER_TAG.match(text, run.end()) else " "
+        return "\n" if SPEAKER_TAG.match(text, run.end()) else " "
 
     return _BLANK_RUN.sub(join, text)
 
 
 def with_speaker_tag(text: str) -> str:
     """The text with speaker 0's tag in front, unless it starts (after white space) with a tag."""
-    return text if _SPEAKER_TAG.match(text.lstrip(WHITE_SPACE)) else f"<|speaker:0|> {text}"
+    return text if SPEAKER_TAG.match(text.lstrip(WHITE_SPACE)) else f"<|speaker:0|> {text}"
 
 
 def last_speaker_tag(text: str) -> str:
     """The last speaker tag in the text, or nothing."""
-    found = list(_SPEAKER_TAG.finditer(text))
+    found = list(SPEAKER_TAG.finditer(text))
     return found[-1][0] if found else ""
 
 
@@ -141,12 +142,19 @@ def frame_cap(text: str, frame_rate: float) -> int:
         text: one chunk of text.
         frame_rate: frames per second of the codec.
     """
+    return min(MAX_FRAMES, math.ceil((_slow_seconds(text) + _SPARE_SECONDS) * frame_rate))
+
+
+def usual_seconds(text: str) -> float:
+    """How long a usual reading of the text takes, roughly."""
+    return _slow_seconds(text) / _SLOW
+
+
+def _slow_seconds(text: str) -> float:
     cues = len(_CUE.findall(text))
     bare = MARKUP.sub(lambda found: found[0] if found[0].startswith("[") else " ", text)
     counts = Counter(_REPEATED_MARK.sub(r"\1", bare))
-    seconds = sum(_seconds(char) * count for char, count in counts.items())
-    seconds += _CUE_SECONDS * cues + _SPARE_SECONDS
-    return min(MAX_FRAMES, math.ceil(seconds * frame_rate))
+    return sum(_seconds(char) * count for char, count in counts.items()) + _CUE_SECONDS * cues
 
 
 def _seconds(char: str) -> float:
@@ -186,7 +194,7 @@ def split_text(
             f"Chunks of {max_bytes} bytes and {max_speakers} speakers are too small. "
             f"Allow at least {least} bytes and 1 speaker."
         )
-    head, *tagged = _SPEAKER_TAG.split(flatten(text))
+    head, *tagged = SPEAKER_TAG.split(flatten(text))
     turns = [("0", head), *zip(tagged[::2], tagged[1::2], strict=True)]
     chunks: list[str] = []
     speakers: set[str] = set()  # of the last chunk

@@ -1,9 +1,9 @@
 """Cutting one speaker's turn into pieces: where a reader would pause, and never inside a tag.
 
 Directions in ``[brackets]``, special tokens ``<|...|>`` and paired tags ``<tag>...</tag>`` are
-ordinary text to the model (architecture notes, 6), but half of one means nothing to it. Every step
-here looks at one window of the text or passes over all of it once, so the time is linear in the
-text, whatever it holds.
+ordinary text to the model (docs/architecture.md, 6), but half of one means nothing to it. Every
+step here looks at one window of the text or passes over all of it once, so the time is linear in
+the text, whatever it holds.
 """
 # ruff: noqa: RUF001 - punctuation of many scripts is the subject here
 
@@ -118,7 +118,7 @@ def spoken_so_far(text: str) -> int:
     if opened >= 0 and not MARKUP.match(text, opened):
         limit = opened  # a bracket that may still be closed
     markup = list(MARKUP.finditer(text))
-    closing = _closing_tags(markup)
+    closing = closing_tags(markup)
     for found in markup:
         if found["name"] and not found["slash"] and found.start() not in closing:
             limit = min(limit, found.start())
@@ -171,7 +171,7 @@ def _mark(text: str, budget: int) -> _Turn:
     """Finds what must stay whole when the text is cut into pieces of ``budget`` bytes."""
     turn = _Turn(text, bytearray(len(text) + 1), [])
     markup = list(MARKUP.finditer(text))
-    closing = _closing_tags(markup)
+    closing = closing_tags(markup)
     room, done = budget, 0
     outer: list[tuple[int, int]] = []  # (index of a long pair around here, bytes its tags take)
     for found in markup:
@@ -204,7 +204,7 @@ def _mark(text: str, budget: int) -> _Turn:
     return turn
 
 
-def _closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:
+def closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:
     """The closing tag of every opening tag that has one, by the opening tag's place."""
     closing: dict[int, re.Match[str]] = {}
     opened: list[re.Match[str]] = []

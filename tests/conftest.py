@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 if TYPE_CHECKING:
     from rt_drama3 import Drama3
+    from rt_drama3.engine import Engine
+    from tests.simulation import Machine
 
 # Tests of the compiled step ask for it; no other test may start a build in the background.
 os.environ.setdefault("RT_DRAMA3_STEP_MODE", "eager")
@@ -46,3 +48,28 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("checkpoint") / "tiny"
     make_tiny(directory, seed=0)
     return directory
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """An engine on a small random checkpoint; tests leave it as they found it."""
+    from tests.small import running, shared_drama
+
+    with running(shared_drama(), admit_load=1.0) as engine:
+        yield engine
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Machine]]:
+    """Makes engines on simulated machines; see ``simulation.make_machine``."""
+    from tests.simulation import make_machine
+
+    made: list[Machine] = []
+
+    def make(frames: int = 40, **settings: Any) -> Machine:
+        made.append(make_machine(monkeypatch, frames, **settings))
+        return made[-1]
+
+    yield make
+    for machine in made:
+        machine.engine.close()

@@ -11,9 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
+from rt_drama3 import (
+    engine,
+    engine_delivery,
+    engine_loop,
+    engine_prompts,
+    frame_maker,
+    prompt_reader,
+)
 from rt_drama3.engine import Engine
+from rt_drama3.engine_config import EngineConfig
+from rt_drama3.engine_loop import DeviceLoop
 from rt_drama3.engine_stream import EngineStream
 from rt_drama3.speech import AudioChunk, Speech, SpeechRequest
 from tests.small import shared_drama
@@ -75,12 +86,12 @@ class Machine:
         return speech
 
     def stream(self, speech: Speech) -> EngineStream:
-        return self.engine._streams[speech]
+        return self.engine._loop.streams[speech]
 
     def turn(self, idle: float = 0.001) -> None:
         """One turn of the device thread; an ``idle`` one takes some seconds."""
-        self.engine._wake.clear()
-        if not self.engine._turn():
+        self.engine._loop.wake.clear()
+        if not self.engine._loop._turn():
             self.clock.now += idle
         self.preparing.work()
         for speech, chunks in self.heard.items():
@@ -114,9 +125,29 @@ class Machine:
         return self.heard[speech][0].stamps.decoded
 
 
+def make_machine(monkeypatch: pytest.MonkeyPatch, frames: int, **settings: Any) -> Machine:
+    """A machine whose takes end after ``frames`` frames a piece; close its engine afterwards."""
+    clock = Clock()
+    for module in (engine, engine_loop, engine_delivery, prompt_reader, frame_maker):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: frames)
+    monkeypatch.setattr(DeviceLoop, "_run", lambda self: None)
+    config = EngineConfig(**{"step_mode": "eager", "codec_async": False, **settings})
+    machine = Machine(Engine(shared_drama(), config), clock)
+    desk = machine.engine._loop._desk
+    desk.close()
+    desk._preparing = desk._encoding = machine.preparing  # type: ignore[assignment]
+    simulate(machine)
+    machine.engine._loop.maker.warm_up()
+    machine.events.clear()
+    assert pytest.approx(FRAME) == machine.engine._loop._frame_seconds
+    return machine
+
+
 def simulate(machine: Machine) -> None:
     """Replaces the work of an engine by its cost."""
-    maker, clock = machine.engine._maker, machine.clock
+    loop, clock = machine.engine._loop, machine.clock
+    maker = loop.maker
     output, samples = maker._step.output, shared_drama().codec.config.frame_samples
 
     def run(streams: int, length: int) -> None:
@@ -133,7 +164,7 @@ def simulate(machine: Machine) -> None:
 
         def prefill(self, rows: torch.Tensor, state: Any, slot: int, *_: int) -> None:
             machine.events.append(("block", slot))
-            clock.now += machine.block * len(rows) / maker._block
+            clock.now += machine.block * len(rows) / maker.block
 
     def decode(codes: torch.Tensor, state: object) -> torch.Tensor:
         clock.now += machine.decode(codes.shape[2])
@@ -142,8 +173,8 @@ def simulate(machine: Machine) -> None:
     maker._step.run = run  # type: ignore[method-assign]
     maker._model = Model()  # type: ignore[assignment]
     maker.decode = decode  # type: ignore[method-assign]
-    machine.engine._codec = FakeCodec(decode)  # type: ignore[assignment]
-    maker._codec = machine.engine._codec
+    codec: Any = FakeCodec(decode)
+    machine.engine._codec = maker._codec = loop._delivery._codec = codec
 
 
 class FakeCodec:

@@ -32,6 +32,7 @@ from rt_drama3.model import SpeechModel
 from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
 
 Codes = npt.NDArray[np.int64]
+TEXTS = ["Hello there.", "Why not?", "A third one.", "Fourth!", "Five of them.", "And a sixth."]
 WAIT = 30.0  # seconds after which something is taken for stuck
 
 GREEDY = SamplingConfig(temperature=0, head_temperature=0, repetition_aware=False)
@@ -204,8 +205,8 @@ class Frames:
         self.batches: list[int] = []
         self._permits: threading.Semaphore | None = None
         self._waiting = threading.Event()
-        self._real = engine._maker.frame
-        engine._maker.frame = self._frame  # type: ignore[method-assign]
+        self._real = engine._loop.maker.frame
+        engine._loop.maker.frame = self._frame  # type: ignore[method-assign]
 
     def _frame(self, entries: Sequence[Entry]) -> list[FrameResult]:
         permits = self._permits

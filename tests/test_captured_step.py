@@ -88,6 +88,20 @@ def test_the_step_survives_functionalisation(model: SpeechModel) -> None:
     assert torch.equal(frames(step, 6), wanted)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_guided_stream_beside_a_plain_one_is_the_same_in_one_graph(
+    model: SpeechModel, backend: str
+) -> None:
+    steps = [prepared(model, 3) for _ in range(2)]
+    steps[1].use(CapturedStep(steps[1], (3,), (CONTEXT,), capture=False, backend=backend))
+    for step in steps:
+        step.configure(1, SAMPLED, seed=3, guidance=2.0)
+    wanted, found = (frames(step, 6, 3) for step in steps)
+    assert torch.equal(wanted[:, 1], wanted[:, 2])
+    assert torch.equal(found, wanted)
+
+
 def test_compilation_refuses_a_graph_break(
     model: SpeechModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +285,20 @@ def test_all_forms_give_the_same_codes_on_a_gpu(fp8: bool, compile: bool, captur
         fill(step)
     # A draw may fall so near to a border that the last bit of a product decides.
     assert len(lockstep(steps, 200)[0, 1]) <= 2
+
+
+@pytest.mark.gpu
+def test_guidance_gives_the_same_codes_in_all_forms_on_a_gpu() -> None:
+    model = random_model(config_of(), "cuda", torch.float32, fp8=False)
+    steps = [FrameStep(model, 3, 256, 200, lengths=(128,)) for _ in range(3)]
+    for step, capture in zip(steps[1:], (False, True), strict=True):
+        step.use(CapturedStep(step, (1, 2, 3), capture=capture))
+    for step in steps:
+        fill(step)
+        step.configure(1, SAMPLED, seed=3, guidance=2.0)
+    different = lockstep(steps, 200)
+    assert not different[1, 2]
+    assert len(different[0, 1]) <= 2
 
 
 @pytest.mark.gpu

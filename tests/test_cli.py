@@ -42,6 +42,13 @@ def test_speak_writes_a_wav_and_tells_figures(tmp_path: Path) -> None:
     assert facts["first_audio_ms"] > 0
 
 
+def test_speak_writes_the_format_that_the_name_ends_in(tmp_path: Path) -> None:
+    out = tmp_path / "hello.mp3"
+    result = command("speak", "Hello there.", "--out", str(out), "--seed", "1")
+    assert result.returncode == 0, result.stderr
+    assert out.read_bytes()[:2] == b"\xff\xfb"
+
+
 def test_an_error_is_one_sentence_and_leaves_files_alone(tmp_path: Path) -> None:
     out = tmp_path / "kept.wav"
     out.write_bytes(b"precious")
@@ -68,6 +75,7 @@ def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["speak", "Hi.", "--out", "/no[bold]where/x.wav"], r"no\[bold\]where"),
+        (["speak", "Hi.", "--out", "x.docx"], r"ends in \.docx.*use \.wav, .*\.mp3"),
         (["speak", "Hi.", "--ref", "a.wav"], "1 --ref and 0 --ref-text"),
         (["speak", "Hi.", "--max-seconds", "-1"], "must be above 0"),
         (["speak", "Hi.", "--model", "[/red]x"], r"\[/red\]x"),

@@ -18,7 +18,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from rt_drama3 import doctor
+from rt_drama3 import doctor, package_notes
 from rt_drama3.doctor import PROBES, Finding, Report, collect, render
 
 
@@ -46,7 +46,7 @@ def test_every_probe_works_on_this_machine() -> None:
     assert report.healthy
     names = {section: [f.name for f in getattr(report, section)] for section in PROBES}
     assert names["machine"] == ["rt_drama3", "python", "system", "cpu", "memory"]
-    assert names["folders"] == ["nano voice", "checkpoints", "cache"]
+    assert names["folders"] == ["nano voice", "checkpoints", "cache", "compiled steps"]
     assert names["audio"] == ["files", "speaker", "sound server"]
     assert "device" in names["plan"]
 
@@ -97,10 +97,20 @@ def test_import_costs_no_torch() -> None:
 
 
 def test_no_compiler_is_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     (finding,) = only("compute", "compiler")
     assert finding.status == "missing"
     assert "apt-get install g++" in finding.advice
+
+
+def test_a_cxx_that_is_no_program_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build would use nothing else, so neither does the report."""
+    monkeypatch.setenv("CXX", "no-such-c++ -O2")
+    (finding,) = only("compute", "compiler")
+    assert finding.status == "missing"
+    assert "CXX is 'no-such-c++ -O2'" in finding.value
+    assert "unset it" in finding.advice
 
 
 def test_a_compiler_that_will_not_tell_its_version_counts(
@@ -224,6 +234,45 @@ def test_the_cache_folder_tells_room_before_it_is_made(
     (finding,) = only("folders", "cache")
     assert finding.value.startswith(f"{folder} (")
     assert finding.value.endswith(" GiB free)")
+
+
+def test_a_cache_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    (finding,) = only("folders", "cache")
+    assert finding.status == "missing"
+    assert "not writable" in finding.value
+    assert "RT_DRAMA3_CACHE" in finding.advice
+
+
+def test_a_cache_folder_that_is_a_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path / "cache" / "deeper"))
+    (finding,) = only("folders", "cache")
+    assert finding.status == "missing"
+    assert f"{tmp_path / 'cache'} is no folder" in finding.value
+
+
+def test_packages_that_failed_are_told_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    folder = tmp_path / "packages" / "key"
+    folder.mkdir(parents=True)
+    assert [f.value for f in only("folders", "compiled steps")] == ["0 packages (0 MB)"]
+    package_notes.remember_failure(folder / "step-1.pt2", "Trace\nno room left")
+    (folder / "step-2.pt2").write_bytes(b"PK")
+    _, damaged, failed = only("folders", "compiled steps")
+    assert damaged.value == f"{folder / 'step-2.pt2'} is damaged"
+    assert failed.value.startswith("no room left; not tried again for a day (")
+    assert "doctor --fix" in damaged.advice
+    assert "doctor --fix" in failed.advice
+    assert set(package_notes.forget()) == {folder / "step-1.failed", folder / "step-2.pt2"}
+    assert len(only("folders", "compiled steps")) == 1
 
 
 def test_the_plan_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from rt_drama3.engine import Engine
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.speech import AudioChunk, Speech, SpeechRequest
 from tests.small import (
+    TEXTS,
     WAIT,
     Frames,
     codes_of,
@@ -27,16 +28,6 @@ from tests.small import (
     shared_drama,
     until,
 )
-
-TEXTS = ["Hello there.", "Why not?", "A third one.", "Fourth!", "Five of them.", "And a sixth."]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    """An engine that tests leave as they found it."""
-    with running(shared_drama(), admit_load=1.0) as engine:
-        yield engine
-
 
 # What is said.
 
@@ -210,13 +201,13 @@ def test_a_warm_voice_says_what_a_cold_one_says() -> None:
     voice = {"references": [("Some words.", codes)]}
     with running(drama) as engine:
         blocks: list[int] = []
-        read = engine._maker.read_block
+        read = engine._loop.maker.read_block
 
-        def note(slot: int, rows: torch.Tensor, start: int) -> int:
+        def note(slot: int, rows: torch.Tensor, start: int, *more: Any) -> int:
             blocks.append(start)
-            return read(slot, rows, start)
+            return read(slot, rows, start, *more)
 
-        engine._maker.read_block = note  # type: ignore[method-assign]
+        engine._loop.maker.read_block = note  # type: ignore[method-assign]
         cold = say(engine, TEXTS[0], seed=1, max_frames=20, **voice).result(WAIT)
         assert blocks[0] == 0
         blocks.clear()

@@ -42,7 +42,7 @@ def beside_others(engine: Engine) -> Iterator[None]:
         assert np.array_equal(codes_of(speech), codes)
         assert sum(chunk.frames for chunk in speech) == FRAMES
     until(lambda: not any(engine.streams().values()))
-    assert not any(engine._slots)
+    assert not any(engine._loop.slots)
 
 
 def fails(speech: Speech, kind: type[RtDrama3Error], message: str) -> int:
@@ -91,16 +91,16 @@ def test_nan_of_one_prompt_ends_that_stream_and_is_not_kept_as_a_voice() -> None
     drama = shared_drama()
     bad = np.full((3, 30), 7)
     with running(drama) as engine:
-        read, poisoned = engine._maker.read_block, [True]
+        read, poisoned = engine._loop.maker.read_block, [True]
 
-        def poison(slot: int, rows: torch.Tensor, start: int) -> int:
-            done = read(slot, rows, start)
+        def poison(slot: int, rows: torch.Tensor, start: int, *more: Any) -> int:
+            done = read(slot, rows, start, *more)
             if poisoned[0] and bool((rows[:, 1] == 7).any()):
-                engine._maker._step.state.hidden[slot] = float("nan")
-                engine._maker._step.state.values[0][slot, :, : start + done] = float("nan")
+                engine._loop.maker._step.state.hidden[slot] = float("nan")
+                engine._loop.maker._step.state.values[0][slot, :, : start + done] = float("nan")
             return done
 
-        engine._maker.read_block = poison  # type: ignore[method-assign]
+        engine._loop.maker.read_block = poison  # type: ignore[method-assign]
         voice = {"references": [("Hm.", bad)]}
         with beside_others(engine):
             assert fails(say(engine, TEXT, **voice), DeviceError, "NaN or infinite.*frame 0") == 0
@@ -113,9 +113,9 @@ def test_nan_in_mid_speech_ends_the_stream_after_its_good_frames() -> None:
     with running(shared_drama()) as engine, beside_others(engine):
         frames = Frames(engine)
         speech = say(engine, TEXT, max_frames=None)
-        stream = engine._streams[speech]
+        stream = engine._loop.streams[speech]
         until(lambda: frames.made[speech] >= 5)
-        engine._maker._step.state.hidden[stream.slot] = float("nan")
+        engine._loop.maker._step.state.hidden[stream.slot] = float("nan")
         delivered = fails(speech, DeviceError, r"NaN or infinite.*float32.*model info")
         assert delivered >= 4
 
@@ -128,7 +128,7 @@ def test_a_slot_whose_numbers_went_bad_is_clean_for_the_next() -> None:
             until(lambda speech=speech: frames.made[speech] >= 3)
             frames.hold()
             frames.wait_for_one()
-            for tensor in engine._maker._step.state.tensors():
+            for tensor in engine._loop.maker._step.state.tensors():
                 if tensor.is_floating_point():
                     tensor[0] = float("nan")
             if cancelled:  # at the same moment
@@ -143,15 +143,15 @@ def test_a_slot_whose_numbers_went_bad_is_clean_for_the_next() -> None:
 def test_a_prompt_given_up_half_read_leaves_no_bad_numbers() -> None:
     """Nobody has looked at them: the stream was cancelled before its first frame."""
     with running(shared_drama(), max_streams=1) as engine:
-        engine._read_prompt = lambda: False  # type: ignore[method-assign]
+        engine._loop._read_prompt = lambda: False  # type: ignore[method-assign]
         speech = say(engine, TEXT)
         until(lambda: engine.streams()["prefill"] == 1)
-        for tensor in engine._maker._step.state.tensors():
+        for tensor in engine._loop.maker._step.state.tensors():
             if tensor.is_floating_point():
                 tensor[0] = float("nan")
         speech.cancel()
         speech.result(WAIT)
-        del engine._read_prompt
+        del engine._loop._read_prompt
         expected = expected_codes(shared_drama(), OTHER, 5, 8)
         assert np.array_equal(codes_of(say(engine, OTHER, seed=5)), expected)
 
@@ -192,8 +192,8 @@ def test_an_entry_that_is_no_pair_is_refused_at_once(settings: dict[str, Any]) -
 def test_memory_that_runs_out_in_prefill_ends_that_stream(caplog: pytest.LogCaptureFixture) -> None:
     with running(shared_drama()) as engine:
         out = torch.OutOfMemoryError("out of memory: tried to allocate 2 GiB")
-        engine._maker.read_block = raising(  # type: ignore[method-assign]
-            out, lambda slot, rows, start: int(rows[0, 1]) == 9, engine._maker.read_block
+        engine._loop.maker.read_block = raising(  # type: ignore[method-assign]
+            out, lambda slot, rows, start, *_: int(rows[0, 1]) == 9, engine._loop.maker.read_block
         )
         with beside_others(engine):
             speech = say(engine, TEXT, references=[("Hm.", np.full((3, 100), 9))])
@@ -218,7 +218,7 @@ def test_a_codec_that_fails_ends_that_stream_and_leaves_no_hole(
         frames = Frames(engine)
         frames.hold()
         speech = say(engine, TEXT, max_frames=None)
-        stream = engine._streams[speech]
+        stream = engine._loop.streams[speech]
         frames.allow_until(lambda: stream.delivered >= 3)
         victims.append(stream.codec._state)
         frames.free()
@@ -230,7 +230,9 @@ def test_an_error_of_the_checkpoint_keeps_its_kind(monkeypatch: pytest.MonkeyPat
     drama = shared_drama()
     with running(drama) as engine:
         monkeypatch.setattr(
-            drama, "voice", raising(CheckpointError("no encoder."), lambda _: True, drama.voice)
+            drama.references,
+            "codes",
+            raising(CheckpointError("no encoder."), lambda _: True, drama.voice),
         )
         fails(say(engine, TEXT), CheckpointError, "no encoder")
         monkeypatch.undo()
@@ -261,8 +263,8 @@ def test_an_engine_that_fails_ends_everything_and_says_so(
         def broken(*_: object) -> None:
             raise RuntimeError("CUDA error: an illegal memory access")
 
-        engine._maker.release = broken  # type: ignore[method-assign] # nothing works any more
-        engine._maker.frame = broken  # type: ignore[method-assign,assignment]
+        engine._loop.maker.release = broken  # type: ignore[method-assign] # nothing works any more
+        engine._loop.maker.frame = broken  # type: ignore[method-assign,assignment]
         for speech in (*speaking, waiting, idle):
             with pytest.raises(DeviceError, match=r"the engine failed: CUDA error.*restart"):
                 list(speech)
@@ -299,7 +301,7 @@ def running_but_broken() -> Iterator[Engine]:
 @contextmanager
 def one_frame_late(engine: Engine) -> Iterator[None]:
     """The engine sees the results of a frame only when the next one has been made."""
-    real, held = engine._maker.frame, list[list[FrameResult]]()
+    real, held = engine._loop.maker.frame, list[list[FrameResult]]()
 
     def late(entries: list[Entry]) -> list[FrameResult]:
         made = real(entries)
@@ -308,9 +310,9 @@ def one_frame_late(engine: Engine) -> Iterator[None]:
             held.append(made)
         return due
 
-    engine._maker.frame = late  # type: ignore[method-assign,assignment]
+    engine._loop.maker.frame = late  # type: ignore[method-assign,assignment]
     yield
-    engine._maker.frame = real  # type: ignore[method-assign]
+    engine._loop.maker.frame = real  # type: ignore[method-assign]
 
 
 def test_late_results_change_no_code() -> None:

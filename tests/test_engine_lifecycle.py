@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from rt_drama3.engine_config import EngineConfig
 from rt_drama3.errors import DeviceError, Overloaded, RequestError
 from rt_drama3.speech import SpeechRequest
 from tests.small import (
+    TEXTS,
     WAIT,
     Frames,
     codes_of,
@@ -28,16 +28,6 @@ from tests.small import (
     small_directory,
     until,
 )
-
-TEXTS = ["Hello there.", "Why not?", "A third one.", "Fourth!", "Five of them.", "And a sixth."]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    """An engine that tests leave as they found it."""
-    with running(shared_drama(), admit_load=1.0) as engine:
-        yield engine
-
 
 # Overload.
 
@@ -164,7 +154,7 @@ def test_close_while_a_prompt_is_being_prepared(monkeypatch: pytest.MonkeyPatch)
         assert leave.wait(WAIT)
         return []
 
-    monkeypatch.setattr(drama, "voice", slow)
+    monkeypatch.setattr(drama.references, "codes", slow)
     with running(drama) as engine:
         clip = [("Words.", b"audio")]  # references are prepared beside the device thread
         speech = say(engine, TEXTS[0], references=clip)

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from rt_drama3 import engine as engine_module
+from rt_drama3 import engine_prompts
 from rt_drama3.engine import Engine
 from rt_drama3.errors import RequestError
 from rt_drama3.prompt import PromptBuilder
@@ -60,7 +60,7 @@ def test_the_first_sentence_is_heard_before_the_second_is_known() -> None:
         assert (first.first_frame, first.segment) == (0, 0)
         assert not speech.ended
         until(lambda: engine.streams()["idle"] == 1)  # it waits for text, in no slot
-        assert not any(engine._slots)
+        assert not any(engine._loop.slots)
         speech.push_text(" so on.")
         speech.finish()
         list(speech)
@@ -186,6 +186,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         return real(self, text, references, history, **more)
 
     monkeypatch.setattr(PromptBuilder, "build", build)
+    # What is read ahead is no prompt.
+    monkeypatch.setattr(engine_prompts.PromptDesk, "_opening", lambda *args: args[-1].rows)
     return built
 
 
@@ -226,7 +228,7 @@ def test_a_piece_that_is_silent_leaves_the_others_alone() -> None:
     drama = new_drama()
     start = drama.config.semantic_start
     with running(drama) as engine:
-        real = engine._take_frame
+        real = engine._loop._take_frame
 
         def silent_in_the_middle(stream, result):  # type: ignore[no-untyped-def]
             if len(stream.segments) == 2 or len(stream.piece_frames) >= 5:
@@ -235,7 +237,7 @@ def test_a_piece_that_is_silent_leaves_the_others_alone() -> None:
                 object.__setattr__(result, "main", start + int(result.codes[0]))
             real(stream, result)
 
-        engine._take_frame = silent_in_the_middle  # type: ignore[method-assign]
+        engine._loop._take_frame = silent_in_the_middle  # type: ignore[method-assign]
         speech = growing(engine)
         for sentence in ("One. ", "Two. ", "Three. "):
             speech.push_text(sentence)
@@ -249,7 +251,7 @@ def test_a_piece_that_is_silent_leaves_the_others_alone() -> None:
 
 
 def test_max_frames_holds_for_all_pieces_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "frame_cap", lambda text, rate: 7)
+    monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 7)
     with running(shared_drama(), context=4096) as engine:
         frames, speech = Frames(engine), say(engine, LONG, max_frames=17)
         _, summary = heard(speech)
@@ -263,7 +265,7 @@ def test_max_frames_holds_for_all_pieces_together(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_text_cut_by_its_own_limits_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "frame_cap", lambda text, rate: 3)
+    monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 3)
     with running(shared_drama(), context=4096) as engine:
         summary = say(engine, LONG, max_frames=None).result(WAIT)
         assert summary.codes.shape[1] == 3 * len(split_text(LONG))
@@ -272,16 +274,16 @@ def test_a_text_cut_by_its_own_limits_is_not_complete(monkeypatch: pytest.Monkey
 
 def test_the_noise_of_a_take_goes_on_over_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second piece draws with the noise of its frame in the take, not that of frame 0."""
-    monkeypatch.setattr(engine_module, "frame_cap", lambda text, rate: 5)
+    monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 5)
     with running(shared_drama()) as engine:
         starts: list[tuple[int, int]] = []
-        real = engine._maker.start
+        real = engine._loop.maker.start
 
-        def start(slot, sampling, seed, first_frame):  # type: ignore[no-untyped-def]
+        def start(slot, sampling, seed, first_frame, *more):  # type: ignore[no-untyped-def]
             starts.append((seed, first_frame))
-            real(slot, sampling, seed, first_frame)
+            real(slot, sampling, seed, first_frame, *more)
 
-        engine._maker.start = start  # type: ignore[method-assign]
+        engine._loop.maker.start = start  # type: ignore[method-assign]
         say(engine, LONG, max_frames=12, seed=9).result(WAIT)
         assert starts == [(9, 0), (9, 5), (9, 10)]
 
@@ -290,7 +292,7 @@ def test_a_streams_own_past_gives_way_when_the_context_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The third piece must not fail, nor be cut, because the first two are part of its prompt."""
-    monkeypatch.setattr(engine_module, "frame_cap", lambda text, rate: 60)
+    monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 60)
     texts = split_text(LONG)
     rows = max(len(shared_drama().prompts.build(text).rows) for text in texts)
     built = recorded(monkeypatch)
@@ -303,6 +305,6 @@ def test_a_streams_own_past_gives_way_when_the_context_is_short(
 
 def test_a_piece_that_does_not_fit_ends_the_stream_with_the_numbers() -> None:
     with running(shared_drama(), context=64) as engine:
-        with pytest.raises(RequestError, match=r"prompt has \d+ rows.*at most 63 fit"):
+        with pytest.raises(RequestError, match=r"prompt has .* at most 63 fit.*`context`"):
             list(say(engine, LONG))
         assert say(engine, LONG).request.text == LONG  # the engine lives

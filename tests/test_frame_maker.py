@@ -132,7 +132,7 @@ def test_an_engine_changes_its_step_only_when_no_take_is_under_way() -> None:
     drama = shared_drama()
     with running(drama, step_mode="auto") as engine:
         looked: list[bool] = []
-        look = engine._maker.look_for_faster_step
+        look = engine._loop.maker.look_for_faster_step
 
         def noted(idle: bool) -> bool:
             looked.append(idle)
@@ -143,7 +143,7 @@ def test_an_engine_changes_its_step_only_when_no_take_is_under_way() -> None:
         chunks = iter(talker)
         next(chunks)
         Builder.built = ALL
-        engine._maker.look_for_faster_step = noted  # type: ignore[method-assign]
+        engine._loop.maker.look_for_faster_step = noted  # type: ignore[method-assign]
         until(lambda: len(looked) >= 2)
         assert not any(looked)
         assert engine.step_mode == "eager"

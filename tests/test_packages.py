@@ -134,6 +134,29 @@ def test_a_stream_is_the_same_to_the_bit_in_any_batch(
         assert torch.equal(alone.output.codes[0], crowd.output.codes[0])
 
 
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SETTINGS.values(), ids=SETTINGS)
+def test_compiled_guidance_says_what_eager_guidance_says(
+    checkpoint: tuple[SpeechModel, Codec], sampling: SamplingConfig
+) -> None:
+    model, _ = checkpoint
+    built(model, 2)
+    eager, compiled = (FrameStep(model, 2, 512, FRAMES) for _ in range(2))
+    runner = CompiledStep(compiled, (2,))
+    compiled.use(runner)
+    for step in (eager, compiled):
+        start(step, 1, 1, sampling)
+        start(step, 0, 2, sampling)
+        step.configure(0, sampling, 2, guidance=1.5)
+    for frame in range(FRAMES):
+        for step in (eager, compiled):
+            step.run(2, step.length_for(30 + frame))
+        assert torch.equal(eager.output.codes, compiled.output.codes), f"frame {frame}"
+        assert torch.equal(eager.output.main, compiled.output.main)
+    assert not runner._eager_pairs
+
+
 def test_a_guided_pair_is_never_parted(checkpoint: tuple[SpeechModel, Codec]) -> None:
     model, _ = checkpoint
     step = FrameStep(model, 4, 256, 16)
@@ -142,9 +165,46 @@ def test_a_guided_pair_is_never_parted(checkpoint: tuple[SpeechModel, Codec]) ->
     runner = CompiledStep(step, ())
     runner._packages = {1: list, 2: list}  # type: ignore[assignment]
     assert list(runner._spread(3)) == [(0, 1), (1, 2)]
+
+
+def test_a_guided_pair_without_a_package_of_two_runs_eagerly_to_its_end(
+    checkpoint: tuple[SpeechModel, Codec],
+) -> None:
+    model, _ = checkpoint
+    step = FrameStep(model, 6, 256, 16)
+    for slot, guidance in ((0, None), (1, 2.0), (3, None), (4, 2.0)):
+        step.configure(slot, SETTINGS["sampled"], 1, guidance=guidance)
+    runner = CompiledStep(step, ())
     runner._packages = {1: list}  # type: ignore[assignment]
-    with pytest.raises(RuntimeError, match="slot 1 is guided"):
-        list(runner._spread(3))
+    assert list(runner._spread(6)) == [(0, 1), (1, 2), (3, 1), (4, 2)]
+    assert runner._eager_pairs == {1, 4}
+    runner._packages = {1: list, 2: list, 4: list}  # type: ignore[assignment]
+    assert list(runner._spread(6)) == [(0, 1), (1, 2), (3, 1), (4, 2)]  # nobody changes in mid-take
+    step.release(4)
+    step.configure(4, SETTINGS["sampled"], 1, guidance=2.0)
+    step.release(1)
+    assert list(runner._spread(6)) == [(0, 4), (4, 2)]
+    assert runner._eager_pairs == {4}  # its slot was taken over between two frames
+
+
+@torch.inference_mode()
+def test_an_eager_pair_beside_compiled_streams_says_what_it_says_alone(
+    checkpoint: tuple[SpeechModel, Codec],
+) -> None:
+    model, _ = checkpoint
+    crowd, alone = FrameStep(model, 3, 256, 16), FrameStep(model, 2, 256, 16)
+    start(crowd, 0, 3, SETTINGS["sampled"])
+    for step, slot in ((crowd, 1), (alone, 0)):
+        start(step, slot + 1, 1, SETTINGS["sampled"])
+        start(step, slot, 2, SETTINGS["sampled"])
+        step.configure(slot, SETTINGS["sampled"], 5, guidance=2.0)
+    runner = CompiledStep(crowd, ())
+    runner._packages = {1: lambda inputs: None}  # type: ignore[dict-item]
+    crowd.use(runner)
+    for _ in range(6):
+        crowd.run(3, 256)
+        alone.run(2, 256)
+        assert torch.equal(crowd.output.codes[1:], alone.output.codes)
 
 
 @needs_compiler
@@ -203,6 +263,34 @@ def test_packages_are_taken_over_when_idle(
     shutil.copytree(here, packages.folder())
     assert not maker.look_for_faster_step(idle=False)
     assert maker.mode == "eager"
+    assert maker.look_for_faster_step(idle=True)
+    assert maker.mode == "compile"
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_package_cut_short_is_named_and_built_anew(
+    checkpoint: tuple[SpeechModel, Codec],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, _ = checkpoint
+    built(model, 1)
+    whole = step_package(model.config, model.dtype, 1).read_bytes()
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    path = step_package(model.config, model.dtype, 1)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(whole[: len(whole) // 2])
+    started = []
+    monkeypatch.setattr(PackageBuilder, "start", lambda self: started.append(path.exists()))
+    config = EngineConfig(max_streams=1, context=256, codec_batch_frames=1, prefill_block=16)
+    maker = FrameMaker(*checkpoint, config, Costs())
+    assert maker.mode == "eager"
+    assert f"{path} does not load" in caplog.text
+    assert not path.exists()
+    assert started[0] is False  # the build begins once the damaged file is gone
+    path.write_bytes(whole)
     assert maker.look_for_faster_step(idle=True)
     assert maker.mode == "compile"
 

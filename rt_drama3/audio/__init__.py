@@ -10,10 +10,12 @@ from rt_drama3.audio.resample import resample
 from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
 from rt_drama3.audio.stream_resample import StreamResampler
 from rt_drama3.audio.wav import WavWriter, write_wav
+from rt_drama3.audio.writer import AudioWriter
 
 __all__ = [
     "FORMATS",
     "AudioSource",
+    "AudioWriter",
     "StreamEncoder",
     "StreamResampler",
     "WavWriter",

@@ -21,17 +21,19 @@ _UNKNOWN = 0xFFFF_FFFF  # what readers take as "until the end of the file"
 _MAX_DATA = _UNKNOWN - _HEADER.size - 1  # a WAV file counts its bytes in 32 bits
 
 
-def wav_header(rate: int, data_bytes: int | None) -> bytes:
-    """Returns the 44-byte header of a mono 16-bit PCM WAV file.
+def wav_header(rate: int, data_bytes: int | None, channels: int = 1) -> bytes:
+    """Returns the 44-byte header of a 16-bit PCM WAV file.
 
     Args:
         rate: sample rate in Hz.
         data_bytes: size of the samples that follow; None while it is not known.
+        channels: interleaved in them.
     """
     riff, data = (_UNKNOWN, _UNKNOWN) if data_bytes is None else (data_bytes + 36, data_bytes)
     return _HEADER.pack(
         *(b"RIFF", riff, b"WAVE"),
-        *(b"fmt ", 16, 1, 1, rate, rate * 2, 2, 16),  # PCM, mono, bytes a second, block, bits
+        # PCM, channels, bytes a second, block, bits
+        *(b"fmt ", 16, 1, channels, rate, rate * 2 * channels, 2 * channels, 16),
         *(b"data", data),
     )
 

@@ -1,6 +1,11 @@
 """Checkpoint files to modules: the official layout, found, checked and loaded tensor by tensor."""
 
-from rt_drama3.checkpoint.files import read_codec_config, read_fixed_voice, read_sampling
+from rt_drama3.checkpoint.files import (
+    read_codec_config,
+    read_directions,
+    read_fixed_voice,
+    read_sampling,
+)
 from rt_drama3.checkpoint.info import CheckpointInfo, inspect
 from rt_drama3.checkpoint.inventory import TensorSpec, inventory
 from rt_drama3.checkpoint.load import load_codec, load_model, read_config
@@ -19,6 +24,7 @@ __all__ = [
     "make_tiny",
     "read_codec_config",
     "read_config",
+    "read_directions",
     "read_fixed_voice",
     "read_sampling",
     "resolve",

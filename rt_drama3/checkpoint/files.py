@@ -75,12 +75,27 @@ def read_fixed_voice(directory: Path) -> bool:
     Raises:
         CheckpointError: it is neither true nor false.
     """
-    path = directory / SAMPLING
+    return _flag(directory / SAMPLING, "fixed_voice", False)
+
+
+def read_directions(directory: Path) -> bool:
+    """Whether directions and speaker tags mean something to it: ``reads_directions`` there.
+
+    They do to Drama 3. A small voice that would say them aloud declares false, and its prompts
+    then go without them.
+
+    Raises:
+        CheckpointError: it is neither true nor false.
+    """
+    return _flag(directory / SAMPLING, "reads_directions", True)
+
+
+def _flag(path: Path, name: str, default: bool) -> bool:
     values = read_json(path) if path.is_file() else {}
-    fixed = values.get("fixed_voice", False) if isinstance(values, dict) else False
-    if not isinstance(fixed, bool):
-        raise CheckpointError(f"{path}: fixed_voice is {fixed!r}, but true or false is needed.")
-    return fixed
+    value = values.get(name, default) if isinstance(values, dict) else default
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{path}: {name} is {value!r}, but true or false is needed.")
+    return value
 
 
 def read_codec_config(directory: Path) -> CodecConfig:
@@ -97,7 +112,7 @@ def check_codec_fits(model: ModelConfig, codec: CodecConfig) -> None:
     """Refuses a codec that cannot decode the model's codes.
 
     The residual codebooks may be smaller than the tower's heads: the official ones are, and the
-    codec clamps (architecture notes, 8.2).
+    codec clamps (docs/architecture.md, 8.2).
 
     Raises:
         CheckpointError: another number of codebooks or another semantic codebook.

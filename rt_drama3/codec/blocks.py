@@ -1,4 +1,4 @@
-"""Causal convolution blocks of the codec, channels first (architecture notes, 8.2).
+"""Causal convolution blocks of the codec, channels first (docs/architecture.md, 8.2).
 
 A convolution's memory is its left context: the last input samples that the next outputs still need.
 Reading zeros for a stream that has just begun is exactly the left padding of the one-shot form.
@@ -173,3 +173,18 @@ class ResidualUnit(nn.Module):
 
 DILATIONS = (1, 3, 9)
 """Dilations of the three residual units of every encoder and decoder block."""
+
+
+class ResidualUnits(nn.ModuleList):
+    """Those three units, one after the other."""
+
+    def __init__(self, channels: int, *, device: Device = None, dtype: Dtype = None) -> None:
+        super().__init__(
+            ResidualUnit(channels, dilation, device=device, dtype=dtype) for dilation in DILATIONS
+        )
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        """Maps [batch, channels, time] to the same shape."""
+        for unit in self:
+            x = unit(x, state)
+        return x

@@ -1,4 +1,4 @@
-"""Decode half: latents at frame rate to PCM (architecture notes, 8.1 and 8.2)."""
+"""Decode half: latents at frame rate to PCM (docs/architecture.md, 8.1 and 8.2)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from rt_drama3.codec.blocks import (
-    DILATIONS,
     CausalConv,
     CausalTransposedConv,
-    ResidualUnit,
+    ResidualUnits,
     Snake,
 )
 from rt_drama3.codec.convnext import Upsample
@@ -34,16 +33,13 @@ class DecoderBlock(nn.Module):
         half = channels // 2
         self.snake = Snake(channels, device=device)
         self.raise_rate = CausalTransposedConv(channels, half, rate, device=device, dtype=dtype)
-        self.units = nn.ModuleList(
-            ResidualUnit(half, dilation, device=device, dtype=dtype) for dilation in DILATIONS
-        )
+        self.units = ResidualUnits(half, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, state: State) -> Tensor:
         """Maps [batch, channels, time] to [batch, channels / 2, time * rate]."""
         x = self.raise_rate(self.snake(x), state)
-        for unit in self.units:
-            x = unit(x, state)
-        return x
+        y: Tensor = self.units(x, state)
+        return y
 
 
 class Decoder(nn.Module):

@@ -1,11 +1,11 @@
-"""Encode half: PCM to latents at frame rate (architecture notes, 8.1 and 8.2)."""
+"""Encode half: PCM to latents at frame rate (docs/architecture.md, 8.1 and 8.2)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from rt_drama3.codec.blocks import DILATIONS, CausalConv, ResidualUnit, Snake
+from rt_drama3.codec.blocks import CausalConv, ResidualUnits, Snake
 from rt_drama3.codec.convnext import Downsample
 from rt_drama3.codec.state import State
 from rt_drama3.codec.weights import Device, Dtype
@@ -25,9 +25,7 @@ class EncoderBlock(nn.Module):
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
-        self.units = nn.ModuleList(
-            ResidualUnit(channels, dilation, device=device, dtype=dtype) for dilation in DILATIONS
-        )
+        self.units = ResidualUnits(channels, device=device, dtype=dtype)
         self.snake = Snake(channels, device=device)
         self.lower_rate = CausalConv(
             channels, 2 * channels, 2 * rate, stride=rate, device=device, dtype=dtype
@@ -35,8 +33,7 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Tensor, state: State) -> Tensor:
         """Maps [batch, channels, time] to [batch, 2 * channels, time / rate]."""
-        for unit in self.units:
-            x = unit(x, state)
+        x = self.units(x, state)
         y: Tensor = self.lower_rate(self.snake(x), state)
         return y
 

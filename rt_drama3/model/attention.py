@@ -1,8 +1,8 @@
 """Gated grouped-query attention over a static key/value cache, for backbone and tower alike.
 
 Two entries: ``block`` reads many rows of one stream (prefill), ``step`` one row of every stream.
-Source: architecture notes, 4 (full attention) and 5 (tower). The loader brings both layouts to the
-same form, see ``Attention``.
+Source: docs/architecture.md, 4 (full attention) and 5 (tower). The loader brings both layouts to
+the same form, see ``Attention``.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The backbone: Qwen3.5-style layers of DeltaNet or full attention, each followed by a MoE.
 
-Source: architecture notes, 4. ``block`` prefills one stream, ``step`` advances every stream by one
-row; both take embedded rows and return the final-norm output, which feeds head and tower.
+Source: docs/architecture.md, 4. ``block`` prefills one stream, ``step`` advances every stream by
+one row; both take embedded rows and return the final-norm output, which feeds head and tower.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,10 @@ from rt_drama3.model.delta_net import DeltaNet
 from rt_drama3.model.moe import MoE
 from rt_drama3.model.ops import parameter, rms_norm
 from rt_drama3.model.state import StreamState
+
+# (layer, position of the first row, its output [T, dim]) -> the output to go on with. It sees every
+# layer while a prompt is read: to measure hidden states, or to move them.
+Watch: TypeAlias = Callable[[int, int, Tensor], Tensor]
 
 
 class BackboneLayer(nn.Module):
@@ -58,14 +63,22 @@ class Backbone(nn.Module):
     def _each_layer(self) -> list[BackboneLayer]:
         return cast(list[BackboneLayer], list(self.layers))
 
-    def block(self, x: Tensor, rope: Tensor, state: StreamState, slot: int, start: int) -> Tensor:
+    def block(
+        self,
+        x: Tensor,
+        rope: Tensor,
+        state: StreamState,
+        slot: int,
+        start: int,
+        watch: Watch | None = None,
+    ) -> Tensor:
         """Rows ``x [T, dim]`` at positions ``start..`` of stream ``slot``; its caches advance.
 
-        ``rope`` is ``[2, T, rotary/2]`` of those positions. Returns the final-norm output
-        ``[T, dim]``.
+        ``rope`` is ``[2, T, rotary/2]`` of those positions; ``watch`` sees the output of every
+        layer. Returns the final-norm output ``[T, dim]``.
         """
         full = linear = 0
-        for layer in self._each_layer():
+        for index, layer in enumerate(self._each_layer()):
             normed = rms_norm(x, layer.input_norm, self.eps)
             if isinstance(layer.mixer, Attention):
                 keys, values = state.keys[full][slot], state.values[full][slot]
@@ -76,6 +89,8 @@ class Backbone(nn.Module):
                 x = x + layer.mixer.block(normed, tail, matrix)
                 linear += 1
             x = x + layer.moe(rms_norm(x, layer.post_norm, self.eps))
+            if watch is not None:
+                x = watch(index, start, x)
         return rms_norm(x, self.norm, self.eps)
 
     def step(

@@ -13,7 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rt_drama3.checkpoint import load_codec, load_model, read_config, read_fixed_voice
+from rt_drama3.checkpoint import (
+    load_codec,
+    load_model,
+    read_config,
+    read_directions,
+    read_fixed_voice,
+)
 from rt_drama3.checkpoint.conformance import check_numbers
 from rt_drama3.checkpoint.tensors import TensorReader, scan
 from rt_drama3.errors import CheckpointError
@@ -388,10 +394,47 @@ def test_codec_of_another_model(tiny: Path, key: str, value: int, part: str) -> 
         load_codec(tiny, "cpu", torch.float32)
 
 
+@pytest.mark.parametrize("section", ["", "post"])
+def test_a_key_of_the_codec_that_does_not_exist(tiny: Path, section: str) -> None:
+    """A misspelt one would quietly leave the official value in force."""
+
+    def misspell(codec: dict[str, object]) -> None:
+        part = codec[section] if section else codec
+        assert isinstance(part, dict)
+        part["sample_rat"] = 16_000
+
+    edit_json(tiny / "codec_config.json", misspell)
+    known = "n_layer, n_head" if section else "sr, latent"
+    with pytest.raises(CheckpointError, match=rf"codec_config.*: 'sample_rat' is no key.*{known}"):
+        load_codec(tiny, "cpu", torch.float32)
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_a_dtype_that_does_not_exist(tiny: Path, key: str) -> None:
+    def change(config: dict[str, object]) -> None:
+        config.pop("dtype", None)
+        config[key] = "int3"
+
+    edit_json(tiny / "config.json", change)
+    with pytest.raises(
+        CheckpointError, match=rf"config\.json: {key} is 'int3'.*'bfloat16', 'float16', 'float32'"
+    ):
+        read_config(tiny)
+
+
 def test_codec_config_that_is_missing(tiny: Path) -> None:
     (tiny / "codec_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"codec_config\.json"):
         load_codec(tiny, "cpu", torch.float32)
+
+
+def test_whether_it_reads_directions(tiny: Path) -> None:
+    assert read_directions(tiny)
+    (tiny / "generation_config.json").write_text('{"reads_directions": false}')
+    assert not read_directions(tiny)
+    (tiny / "generation_config.json").write_text('{"reads_directions": 0}')
+    with pytest.raises(CheckpointError, match="reads_directions is 0"):
+        read_directions(tiny)
 
 
 def test_fixed_voice_that_is_no_truth_value(tiny: Path) -> None:

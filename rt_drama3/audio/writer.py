@@ -1,0 +1,126 @@
+"""Audio files of any format that ``StreamEncoder`` has, written as the samples are made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from numpy.typing import NDArray
+
+from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
+from rt_drama3.audio.stream_resample import StreamResampler
+from rt_drama3.audio.wav import WavWriter
+from rt_drama3.errors import RequestError, SinkError
+
+# Endings of file names and the names of their formats in ``FORMATS``.
+ENDINGS = {
+    **{".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".opus": "opus", ".ogg": "opus"},
+    **{".aac": "aac", ".pcm": "pcm", ".raw": "pcm"},
+}
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """The format that a file's name ends in.
+
+    Raises:
+        RequestError: it ends in none that is known.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in ENDINGS:
+        raise RequestError(
+            f"{os.fspath(path)} ends in {ending or 'nothing'}, which names no audio format here; "
+            f"use {', '.join(ENDINGS)}."
+        )
+    return ENDINGS[ending]
+
+
+def rate_for(format: str, rate: int) -> int:
+    """The rate in Hz that a format has for sound of a rate: the same, or the next one above."""
+    rates = FORMATS[format].rates
+    if rates is None or rate in rates:
+        return rate
+    return min((n for n in rates if n > rate), default=max(rates))
+
+
+class AudioWriter:
+    """Writes a mono file piece by piece, in the format that its name ends in; a context manager.
+
+    Leaving the ``with`` block ends the file, also by an exception: what was made is kept.
+
+    Args:
+        path: of the file, replaced when it exists.
+        rate: sample rate in Hz of what is written; resampled where the format lacks it.
+
+    Attributes:
+        rate: of the file, in Hz.
+
+    Raises:
+        RequestError: the name ends in no known format.
+        SinkError: the file cannot be opened or written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], rate: int) -> None:
+        format = format_of(path)
+        self.rate = rate_for(format, rate)
+        self._wav = WavWriter(path, rate) if format == "wav" else None
+        if self._wav is not None:
+            return
+        self._encoder = StreamEncoder(format, self.rate)
+        self._resampler = None if rate == self.rate else StreamResampler(rate, self.rate)
+        self._name = os.fspath(path)
+        self._closed = False
+        try:
+            self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by close()
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def write(self, samples: NDArray[Any]) -> None:
+        """Writes samples ``[samples]``, floats in [-1, 1].
+
+        Raises:
+            SinkError: they cannot be written.
+        """
+        if self._wav is not None:
+            self._wav.write(samples)
+            return
+        if self._resampler is not None:
+            samples = self._resampler.push(samples)
+        self._put(self._encoder.push(samples))
+
+    def close(self) -> None:
+        """Ends the file; calling it again does nothing.
+
+        Raises:
+            SinkError: the rest cannot be written.
+        """
+        if self._wav is not None:
+            self._wav.close()
+        elif not self._closed:
+            self._closed = True
+            with self._file:
+                if self._resampler is not None:
+                    self._put(self._encoder.push(self._resampler.flush()))
+                self._put(self._encoder.flush())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _put(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+            self._file.flush()  # who plays the file while it grows is never behind
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError | ValueError) -> SinkError:
+        return SinkError(f"cannot write {self._name}: {error}; choose another file or make room.")

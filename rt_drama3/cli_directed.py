@@ -1,0 +1,154 @@
+"""What ``speak`` takes to direct a voice: guidance, steering, earlier takes, the best of several.
+
+Heavy imports wait until they are used, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from rt_drama3.errors import RequestError
+
+if TYPE_CHECKING:
+    from rt_drama3.best_of import Chosen
+    from rt_drama3.config import ModelConfig
+    from rt_drama3.drama3 import Drama3
+    from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
+
+Guidance: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="How strongly [directions] are followed: 0 is off, 4 is strong."),
+]
+Steer: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=STRENGTH", help="A vector made by `voice steer`; repeatable, they add up."
+    ),
+]
+PreviousTakesFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Earlier takes of the scene: JSON, a list or what --take-out wrote."),
+]
+TakeOut: TypeAlias = Annotated[
+    Path | None, typer.Option(help="Keep the take here, to go on from it or to edit it.")
+]
+BestOf: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Make so many takes and keep the best.")
+]
+AsrModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Judge --best-of by what this model of faster-whisper hears: a name or a folder."
+    ),
+]
+
+
+def steering_pairs(given: list[str] | None) -> list[tuple[str | Path, float]]:
+    """``--steer``: a name or the path of a file, and a strength.
+
+    Raises:
+        RequestError: an entry has another form.
+    """
+    pairs: list[tuple[str | Path, float]] = []
+    for entry in given or []:
+        name, separator, strength = entry.rpartition("=")
+        try:
+            number = float(strength)
+        except ValueError:
+            separator = ""
+        if not separator or not name:
+            raise RequestError(f"--steer {entry!r} is not NAME=STRENGTH, such as glad=1.5.")
+        pairs.append((Path(name) if name.endswith(".safetensors") else name, number))
+    return pairs
+
+
+def read_grids(
+    references: list[tuple[str, str | Path]], config: ModelConfig
+) -> list[tuple[str, Any]]:
+    """References, of which those in .json files are takes: their codes are the reference.
+
+    Raises:
+        RequestError: a take cannot be used.
+    """
+    from rt_drama3.takes import read_takes
+
+    found: list[tuple[str, Any]] = []
+    for text, source in references:
+        if Path(source).suffix == ".json":
+            takes = read_takes(source, config)
+            if len(takes) != 1 or takes[0].codes is None:
+                raise RequestError(f"--ref {source} is not one take with codes.")
+            found.append((text, takes[0].codes))
+        else:
+            found.append((text, source))
+    return found
+
+
+def begin(
+    loaded: Drama3, request: SpeechRequest, count: int | None, asr_model: str | None
+) -> Speech | Chosen:
+    """Opens a stream, or makes several takes and gives the best as one.
+
+    Raises:
+        RtDrama3Error: the request or an option cannot be used.
+    """
+    from rt_drama3 import best_of
+
+    if count is None:
+        if asr_model is not None:
+            raise RequestError("--asr-model judges takes; say how many by --best-of.")
+        return loaded.engine.open(request)
+    scorer = best_of.duration_sanity if asr_model is None else best_of.AsrScorer(asr_model)
+    settings = {field.name: getattr(request, field.name) for field in fields(request)}
+    for name in ("text", "final", "audio"):
+        del settings[name]
+    started = time.monotonic()
+    ranking = loaded.best_of(request.text, count, scorer, **settings)
+    return best_of.Chosen(ranking.best, started)
+
+
+def settings(
+    config: ModelConfig,
+    guidance: float | None,
+    steer: list[str] | None,
+    previous_takes_file: Path | None,
+) -> dict[str, Any]:
+    """Keywords of ``SpeechRequest`` for these options.
+
+    Raises:
+        RequestError: an option cannot be used.
+    """
+    from rt_drama3.takes import read_takes
+
+    takes = [] if previous_takes_file is None else read_takes(previous_takes_file, config)
+    return {"guidance": guidance, "steering": steering_pairs(steer), "previous_takes": takes}
+
+
+def check_take_out(path: Path | None) -> None:
+    """Refuses ``--take-out`` before anything is made.
+
+    Raises:
+        RequestError: its folder does not exist.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise RequestError(f"cannot write {path}: {path.parent} is not a folder; create it first.")
+
+
+def write_take_out(path: Path | None, summary: SpeechSummary) -> None:
+    """Writes ``--take-out``.
+
+    Raises:
+        RequestError: nothing was spoken, or the file cannot be written.
+    """
+    from rt_drama3.takes import write_take
+
+    if path is not None:
+        if not summary.codes.shape[1]:
+            raise RequestError(f"nothing was spoken, so {path} was not written; give some words.")
+        facts = {"seed": summary.seed, "complete": summary.complete}
+        write_take(path, summary.text, summary.codes, **facts)

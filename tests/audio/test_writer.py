@@ -1,0 +1,79 @@
+"""Files in every format: their ending decides, unknown ones are refused, sound comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rt_drama3.audio import read_audio
+from rt_drama3.audio.writer import ENDINGS, AudioWriter, format_of, rate_for
+from rt_drama3.errors import RequestError, SinkError
+
+RATE = 44_100
+MAGIC = {
+    **{".wav": b"RIFF", ".flac": b"fLaC", ".opus": b"OggS", ".ogg": b"OggS", ".mp3": b"\xff\xfb"},
+    ".aac": b"\xff\xf1",
+}
+
+
+def tone(seconds: float = 0.5) -> np.ndarray:
+    return np.sin(2 * np.pi * 440 * np.arange(int(seconds * RATE)) / RATE).astype(np.float32) / 2
+
+
+@pytest.mark.parametrize("ending", [e for e in ENDINGS if e in MAGIC])
+def test_a_file_is_what_its_name_says(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"Speech{ending.upper()}"
+    with AudioWriter(path, RATE) as writer:
+        for piece in np.array_split(tone(), 7):
+            writer.write(piece)
+        assert writer.rate == (48_000 if ending in (".opus", ".ogg") else RATE)
+    writer.close()
+    assert path.read_bytes().startswith(MAGIC[ending])
+    samples, rate = read_audio(path)
+    assert abs(len(samples) / rate - 0.5) < 0.06  # mp3 and aac add silence at the ends
+    spectrum = np.abs(np.fft.rfft(samples))
+    assert abs(np.argmax(spectrum) * rate / len(samples) - 440) < 3
+    assert 0.3 < np.sqrt(np.mean(samples**2)) < 0.4
+
+
+@pytest.mark.parametrize("ending", [".raw", ".pcm"])
+def test_bare_samples_are_16_bit_little_endian(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x{ending}"
+    with AudioWriter(path, RATE) as writer:
+        writer.write(np.array([0.0, 0.5, -1.0], dtype=np.float32))
+    assert np.array_equal(np.frombuffer(path.read_bytes(), "<i2"), [0, 16_384, -32_768])
+
+
+@pytest.mark.parametrize("name", ["speech", "speech.xyz", "speech.m4a", ".mp3"])
+def test_an_unknown_ending_is_refused_with_the_list(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RequestError, match=r"no audio format here; use \.wav, \.flac, \.mp3"):
+        AudioWriter(tmp_path / name, RATE)
+    assert list(tmp_path.iterdir()) == []
+    assert format_of("A.B.Mp3") == "mp3"
+
+
+def test_what_was_made_before_a_failure_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.mp3"
+
+    def make() -> None:
+        with AudioWriter(path, RATE) as writer:
+            writer.write(tone())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        make()
+    assert abs(len(read_audio(path)[0]) / RATE - 0.5) < 0.06
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"cannot write .*absent"):
+        AudioWriter(tmp_path / "absent" / "x.mp3", RATE)
+
+
+def test_rates() -> None:
+    assert rate_for("flac", 44_100) == rate_for("mp3", 44_100) == 44_100
+    assert rate_for("opus", 44_100) == 48_000
+    assert rate_for("opus", 96_000) == 48_000
+    assert rate_for("opus", 11_025) == 12_000
