@@ -209,6 +209,7 @@ class Card:
     broken = False
 
     def PyAudio(self) -> Card:  # noqa: N802 - its name there
+        os.write(2, b"ALSA lib: a card is absent\n")  # as C libraries do
         return self
 
     def open(self, **options: Any) -> Card:
@@ -233,6 +234,7 @@ class Card:
         self.played.append(("close", None))
 
     def terminate(self) -> None:
+        os.write(2, b"jack server is not running\n")
         self.played.append(("terminate", None))
 
 
@@ -267,3 +269,21 @@ def test_playing_without_the_extra(
     assert main(["Hello.", "--url", ending.url]) == 1
     assert "rt-drama3-client[speaker]" in capsys.readouterr().err
     ending.until_free()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_sound_library_does_not_chatter(
+    ending: Place,
+    broken: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    card = Card()
+    monkeypatch.setattr(Card, "played", [])
+    monkeypatch.setattr(Card, "broken", broken)
+    monkeypatch.setitem(sys.modules, "pyaudio", card)  # type: ignore[arg-type]
+    assert main(["Hello there.", "--seed", "3", "--url", ending.url]) == int(broken)
+    said = capfd.readouterr().err.splitlines()
+    assert [line.split(" ")[0] for line in said] == ["error:" if broken else "spoke"]
+    os.write(2, b"heard again")
+    assert capfd.readouterr().err == "heard again"

@@ -28,7 +28,8 @@ def test_python(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(URL_VARIABLE, endless.url)
-    (tmp_path / "me.wav").write_bytes(clip())
+    for name in ("me.wav", "you.wav"):
+        (tmp_path / name).write_bytes(clip())
     # The endless voice would speak for long; what is shown is the same without the limit.
     limited = block.replace("client.speak(", "client.speak(max_seconds=0.2, text=")
     limited = limited.replace("def main", "def main").replace("stream(", "stream(max_seconds=2, ")

@@ -17,6 +17,7 @@ from rt_drama3_client import (
     FLUSH,
     AsyncClient,
     AudioChunk,
+    Client,
     ClientClosed,
     Done,
     Ready,
@@ -331,5 +332,40 @@ def test_pings(endless: Place) -> None:
                 async for _ in speech:
                     break
                 assert (await speech.ping()).server_ms > pong.server_ms
+
+    run(work())
+
+
+@pytest.mark.parametrize("text", [None, b"Hello.", 7])
+def test_what_is_no_text_is_refused_at_once(text: object) -> None:
+    with pytest.raises(UsageError, match="text is"):
+        AsyncClient().speak(text)  # type: ignore[arg-type]
+    with Client() as client, pytest.raises(UsageError, match="text is"):
+        client.speak(text)  # type: ignore[arg-type]
+
+
+def test_text_without_words_has_a_seed_however_it_comes(ending: Place) -> None:
+    async def work() -> None:
+        async with AsyncClient(ending.url) as client:
+            for seed in (None, 7):
+                whole, pieces = client.speak("...", seed=seed), client.speak(["..."], seed=seed)
+                for speech in (whole, pieces):
+                    assert await speech.read() == b""
+                    assert speech.done is not None
+                    assert speech.done.seed  # 0 is drawn once in 2^32
+                    assert seed is None or speech.done.seed == seed
+
+    run(work())
+
+
+def test_finishing_twice_is_named(ending: Place) -> None:
+    async def work() -> None:
+        async with AsyncClient(ending.url) as client, client.stream(seed=3) as speech:
+            await speech.push("Hello there.")
+            await speech.finish()
+            for again in (speech.finish, speech.flush):
+                with pytest.raises(UsageError, match="has ended"):
+                    await again()
+            assert await speech.read()
 
     run(work())

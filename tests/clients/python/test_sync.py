@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from rt_drama3_client import Client, ClientClosed, Done, Ready, SpeechCancelled, UnknownVoice
+from rt_drama3_client import (
+    Client,
+    ClientClosed,
+    Done,
+    Ready,
+    Speech,
+    SpeechCancelled,
+    UnknownVoice,
+)
 from tests.server.tools import LONG, Place
 from tests.small import WAIT, until
 
@@ -123,3 +131,33 @@ def test_a_forgotten_client_leaves_no_thread(ending: Place) -> None:
     del client
     gc.collect()
     until(lambda: not threads(), "the end of the thread")
+
+
+def test_a_speech_keeps_its_client(ending: Place) -> None:
+    def speech_of_a_lost_client(text: str) -> Speech:
+        client = Client(ending.url)
+        return client.speak(text, seed=3)
+
+    audio = Client(ending.url).speak("Hello there.", seed=3).read()
+    assert audio
+    speech = speech_of_a_lost_client("Hello there.")
+    gc.collect()
+    assert b"".join(speech) == audio
+    del speech
+    chunks = iter(speech_of_a_lost_client("Hello there."))
+    gc.collect()
+    assert b"".join(chunks) == audio
+    events = speech_of_a_lost_client("Hello there.").events()
+    gc.collect()
+    assert isinstance(list(events)[-1], Done)
+    del chunks, events
+    gc.collect()
+    until(lambda: not threads(), "the end of the threads")
+
+
+def test_a_loop_that_is_dropped_with_its_client_stops_the_speech(endless: Place) -> None:
+    chunks = iter(Client(endless.url).speak(LONG))
+    assert next(chunks)
+    del chunks
+    gc.collect()
+    endless.until_free()

@@ -7,6 +7,8 @@ with Client("http://127.0.0.1:8035") as client:
 
 from rt_drama3_client.address import Settings
 from rt_drama3_client.client import AsyncClient
+from rt_drama3_client.clips import Audio, Clip
+from rt_drama3_client.early import EarlyStart
 from rt_drama3_client.errors import (
     AccessDenied,
     BadRequest,
@@ -39,7 +41,7 @@ from rt_drama3_client.messages import (
     Sent,
     Take,
 )
-from rt_drama3_client.options import Options
+from rt_drama3_client.options import Options, PreviousTake, Reference, Turn, VoiceOptions
 from rt_drama3_client.routes import Voice
 from rt_drama3_client.sources import FLUSH
 from rt_drama3_client.speech import AsyncSpeech
@@ -52,6 +54,7 @@ __all__ = [
     "AccessDenied",
     "AsyncClient",
     "AsyncSpeech",
+    "Audio",
     "AudioChunk",
     "BadRequest",
     "BadServerMessage",
@@ -59,18 +62,22 @@ __all__ = [
     "Client",
     "ClientClosed",
     "ClientError",
+    "Clip",
     "ConnectFailed",
     "ConnectionLost",
     "Done",
+    "EarlyStart",
     "Event",
     "IdleTooLong",
     "Options",
     "Overloaded",
     "Playback",
     "Pong",
+    "PreviousTake",
     "Queued",
     "Ready",
     "Received",
+    "Reference",
     "Segment",
     "Sent",
     "ServerError",
@@ -82,8 +89,10 @@ __all__ = [
     "Take",
     "Timings",
     "TooSlow",
+    "Turn",
     "Unavailable",
     "UnknownVoice",
     "UsageError",
     "Voice",
+    "VoiceOptions",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
 from dataclasses import dataclass
 from typing import Literal
@@ -53,13 +54,22 @@ def read_address(url: str | None) -> Address:
         UsageError: it is not the address of a server.
     """
     text = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    wanted = f"the address is {text!r}; write it like {DEFAULT_URL}."
+    if "@" in text:  # not shown: a password may be in it
+        raise UsageError(
+            "the address is not to hold a user name or a password; pass a key as api_key "
+            f"(--api-key, or {KEY_VARIABLE}) and write the address like {DEFAULT_URL}."
+        )
+    bare = re.split(r"[?#]", text, maxsplit=1)[0]  # a query may hold a key
+    shown = repr(bare) if bare == text else f"{bare!r} and a query or fragment"
+    wanted = f"the address is {shown}; write it like {DEFAULT_URL}."
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise UsageError(wanted) from error
-    if parts.scheme not in _SECURE or not host or parts.query or parts.fragment or "@" in text:
+    if parts.scheme not in _SECURE or not host or bare != text:
+        raise UsageError(wanted)
+    if " " in text or not text.isprintable() or not parts.path.isascii():
         raise UsageError(wanted)
     shown = f"[{host}]" if ":" in host else host
     prefix = parts.path.removesuffix("/").removesuffix("/v1/stream").removesuffix("/")
@@ -85,7 +95,7 @@ class Settings:
     """How a client behaves; all times in seconds.
 
     Attributes:
-        connect_timeout: for a connection, handshake included.
+        connect_timeout: for a connection, handshake included; each attempt has as long.
         timeout: without a word of a server that owes one: an answer to ``start``, audio once the
             text is complete, or room for what is sent.
         cancel_timeout: for the answer to a cancel; then the connection is given up.
@@ -93,8 +103,10 @@ class Settings:
         ping_seconds: between pings where nothing comes; a peer that leaves one unanswered for as
             long counts as gone.
         close_timeout: for the close handshake.
-        attempts: of an utterance before its first audio: connections that are tried in all.
+        attempts: of an utterance before its first audio, in all; 1: it is never tried again.
         backoff: before the second attempt; it doubles, up to 2 s.
+        ready_timeout: since its first attempt, for a server that says when to ask again
+            (``Retry-After``; it is starting, or full): it is asked then, beyond ``attempts``.
         buffer_bytes: audio of an utterance that waits here to be taken; beyond it the server waits.
         max_idle: connections that are kept for later.
         proxy: True takes the system's, None none; or the address of one.
@@ -109,6 +121,7 @@ class Settings:
     close_timeout: float = 2.0
     attempts: int = 3
     backoff: float = 0.1
+    ready_timeout: float = 10.0
     buffer_bytes: int = 8 << 20
     max_idle: int = 4
     proxy: str | Literal[True] | None = True
@@ -121,7 +134,7 @@ class Settings:
         ):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0.")
-        for name in ("backoff", "max_idle"):
+        for name in ("backoff", "ready_timeout", "max_idle"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must not be negative.")
 

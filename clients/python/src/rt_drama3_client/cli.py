@@ -29,7 +29,7 @@ from rt_drama3_client.sync import Client, Speech
 
 SPEECH_OPTIONS = (
     *("voice", "sample_rate", "bitrate", "seed", "temperature", "top_p", "top_k"),
-    *("max_seconds", "gain_db"),
+    *("max_seconds", "gain_db", "guidance", "steering"),
 )
 BLOCK = 65_536  # bytes read from standard input at once
 
@@ -83,6 +83,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--top-k", type=int)
     add("--max-seconds", type=float, help="stop after so much speech")
     add("--gain-db", type=float, help="louder or softer, -20 to 20")
+    add("--guidance", type=float, help="how strongly [directions] are followed, 0 (off) to 20")
+    add(
+        "--steer",
+        action="append",
+        type=_steering,
+        dest="steering",
+        metavar="NAME=STRENGTH",
+        help="a steering vector of the server's; may be given several times",
+    )
     add("--json", action="store_true", help="figures as JSON on stdout (stderr with --out -)")
     add("--measure", type=int, metavar="N", help="speak N times and tell how fast it was")
     add("--barge-in", action="store_true", help="with --measure: cancels, too")
@@ -90,6 +99,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--models", action="store_true", help="list the models")
     add("--version", action="version", version=f"rt-drama3-client {__version__}")
     return parser
+
+
+def _steering(given: str) -> tuple[str, float]:
+    name, _, strength = given.partition("=")
+    try:
+        if name:
+            return name, float(strength)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{given!r} is not NAME=STRENGTH, such as excited=1.5")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -10,12 +10,13 @@ from typing import Self, Unpack
 
 from rt_drama3_client import routes
 from rt_drama3_client.address import Address, Settings, read_address, read_key
+from rt_drama3_client.clips import Clip
 from rt_drama3_client.connection import Connection
 from rt_drama3_client.errors import ClientClosed
 from rt_drama3_client.messages import Pong
 from rt_drama3_client.options import Options
 from rt_drama3_client.routes import Voice
-from rt_drama3_client.sources import TextSource
+from rt_drama3_client.sources import TextSource, check_source
 from rt_drama3_client.speech import AsyncSpeech
 
 
@@ -56,8 +57,9 @@ class AsyncClient:
             options: see ``Options``.
 
         Raises:
-            UsageError: an option is unknown.
+            UsageError: that is no text, or an option is unknown.
         """
+        check_source(text)
         return AsyncSpeech(self._pool, self._settings, text, options)
 
     def stream(self, **options: Unpack[Options]) -> AsyncSpeech:
@@ -94,8 +96,18 @@ class AsyncClient:
         """The stored voices. Raises ``ClientError``, as the next ones do."""
         return await asyncio.to_thread(routes.voices, *self._http())
 
-    async def add_voice(self, name: str, clips: Sequence[tuple[str, bytes]]) -> Voice:
-        """Stores a voice: clips of it, each with what is said in it, ``(text, audio file)``."""
+    async def add_voice(self, name: str, clips: Sequence[Clip]) -> Voice:
+        """Stores a voice: clips of it, each with what is said in it, ``(text, audio)``.
+
+        Args:
+            name: to ask for it with; one of that name is replaced.
+            clips: audio is the bytes of a file, a ``Path`` to it, or its URL where the server
+                fetches those; maps as among ``references`` will do, too.
+
+        Raises:
+            UsageError: the name or the clips cannot be sent.
+            ClientError: no answer, or it was refused.
+        """
         return await asyncio.to_thread(routes.add_voice, *self._http(), name, clips)
 
     async def delete_voice(self, name: str) -> None:

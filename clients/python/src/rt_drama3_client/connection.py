@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol, cast
@@ -37,6 +38,7 @@ from rt_drama3_client.messages import Pong, ServerMessage, pack, unpack
 MAX_MESSAGE = 4 << 20  # bytes; only a take of hours would be larger
 # What a proxy or load balancer says in place of a server.
 _CODES = {401: "unauthorized", 403: "forbidden", 404: "no_such_route", 429: "overloaded"}
+_STRANGE = frozenset((400, 404, 405, 426, 501))  # of one that knows no such route
 
 
 class Listener(Protocol):
@@ -96,15 +98,15 @@ class Connection:
             )
         except InvalidStatus as error:
             raise _refused(error, address) from error
-        except (InvalidURI, InvalidProxy, ImportError) as error:  # socks needs another package
+        except InvalidProxy as error:  # its own message shows the proxy, and a password in it
+            raise UsageError(f"the proxy cannot be used: {error.msg}.") from None
+        except (InvalidURI, ImportError) as error:  # socks needs another package
             raise UsageError(f"{address.stream} cannot be connected to: {error}.") from error
         except TimeoutError as error:
             took = f"{settings.connect_timeout:g} s"
             raise ConnectFailed(f"{address.host} did not answer within {took}.") from error
-        except (OSError, EOFError, InvalidHandshake) as error:
-            number = getattr(error, "errno", None)
-            reason = os.strerror(number) if number and number > 0 else error
-            raise ConnectFailed(f"{address.host} cannot be connected to: {reason}.") from error
+        except (OSError, EOFError, InvalidHandshake, UnicodeError) as error:
+            raise connect_failed(address, error) from error
         return cls(socket, settings, time.perf_counter() - began)
 
     @property
@@ -242,10 +244,36 @@ def _refused(error: InvalidStatus, address: Address) -> ClientError:
     return refusal(response.status_code, response.headers, response.body or b"", address)
 
 
+def connect_failed(address: Address, error: BaseException | str) -> ConnectFailed:
+    """Why no connection could be opened, as an error of this package."""
+    what = f"{address.host} cannot be connected to"
+    if isinstance(error, ssl.SSLCertVerificationError):  # its errno is none of the system's
+        return ConnectFailed(
+            f"{what}: its certificate is not trusted ({error.verify_message}).",
+            remedy="Check the certificate and the name in it, or pass Settings(tls=...).",
+            retriable=False,
+        )
+    if isinstance(error, ssl.SSLError):
+        return ConnectFailed(
+            f"{what}: it does not speak TLS as asked ({error.reason or error}).",
+            remedy="Write http:// where the server has no TLS, or check its port.",
+            retriable=False,
+        )
+    number = getattr(error, "errno", None)
+    said = os.strerror(number) if number and number > 0 else str(error)
+    broken = address.secure and isinstance(error, ConnectionResetError | EOFError)
+    remedy = "Write http:// where the server has no TLS, or check that it runs." if broken else None
+    return ConnectFailed(f"{what}: {said or 'the connection was closed'}.", remedy=remedy)
+
+
 def refusal(
     status: int, headers: Mapping[str, str], body: bytes | bytearray, address: Address
-) -> ServerError:
-    """An HTTP error as an error of this package, whoever answered."""
+) -> ClientError:
+    """An HTTP answer that was not asked for as an error of this package, whoever answered."""
+    if status < 400:
+        return BadServerMessage(
+            f"{address.host} is not an rt-drama3 server: it answered with HTTP status {status}."
+        )
     try:
         said = json.loads(bytes(body))
     except ValueError:
@@ -257,11 +285,16 @@ def refusal(
         return value if isinstance(value, str) else ""
 
     code = text("code") or _CODES.get(status, "not_ready" if status >= 500 else "bad_request")
-    return server_error(
+    strange = not text("code") and status in _STRANGE
+    error = server_error(
         code,
         text("message") or f"{address.host} answered with HTTP status {status}.",
-        remedy=text("remedy"),
+        remedy=text("remedy") or (BadServerMessage.remedy if strange else ""),
         retriable=bool(said.get("retriable", status in (408, 429) or status >= 500)),
         request_id=text("request_id") or text("id") or headers.get("x-request-id"),
         scope="request",
     )
+    wait = headers.get("retry-after", "")
+    if wait.isascii() and wait.isdigit() and len(wait) < 10:  # a date is not understood
+        error.retry_after = float(wait)
+    return error

@@ -121,9 +121,11 @@ class ServerError(ClientError):
 
     Attributes:
         scope: what it ended: ``message``, ``utterance``, ``connection`` or ``request`` (HTTP).
+        retry_after: seconds after which to ask again; None where the server did not say.
     """
 
     scope = "utterance"
+    retry_after: float | None = None
 
 
 class BadRequest(ServerError):  # noqa: N818
@@ -143,7 +145,7 @@ class Overloaded(ServerError):  # noqa: N818
 
 
 class Unavailable(ServerError):  # noqa: N818
-    """The server is starting, stopping, or its engine failed."""
+    """The server is starting or stopping, its engine failed, or its operator stopped the speech."""
 
 
 class TooSlow(ServerError):  # noqa: N818
@@ -163,11 +165,12 @@ _KINDS: dict[type[ServerError], tuple[str, ...]] = {
         *("bad_message", "too_large", "too_complex", "unknown_type", "unsupported_version"),
         *("unsupported_media_type", "bad_field", "unsupported_format", "out_of_order"),
         *("bad_text", "text_too_long", "bad_reference", "bad_request", "too_many_errors"),
+        "no_such_route",
     ),
     UnknownVoice: ("unknown_voice",),
     AccessDenied: ("unauthorized", "forbidden"),
     Overloaded: ("overloaded", "backlog_full", "too_many_messages"),
-    Unavailable: ("not_ready", "shutting_down", "engine_failed"),
+    Unavailable: ("not_ready", "shutting_down", "engine_failed", "stopped"),
     TooSlow: ("slow_client",),
     IdleTooLong: ("idle",),
     ServerFailed: ("internal",),

@@ -100,14 +100,29 @@ class Sent:
 
 @dataclass(frozen=True)
 class Take:
-    """The codes of an utterance; ``vq_codes`` is uint16 little-endian, ``[num_codebooks, frames]``.
+    """What was spoken, to go on from: it can be one of the next ``previous_takes``.
 
-    It can be sent as the ``vq_codes`` of a reference or of the history.
+    Its ``vq_codes`` can also be those of a reference or of the history.
+
+    Attributes:
+        num_codebooks, frames: of the codes.
+        vq_codes: uint16 little-endian, ``[num_codebooks, frames]``, row by row.
+        text: that was spoken.
+        family, schema: of which models, and how it is written; empty where the server did not say.
     """
 
     num_codebooks: int
     frames: int
     vq_codes: bytes
+    text: str = ""
+    family: str = ""
+    schema: str = ""
+
+    def as_field(self) -> dict[str, Any]:
+        """As one of ``previous_takes`` in a message."""
+        marks = {"family": self.family, "schema": self.schema}
+        said = {name: value for name, value in marks.items() if value}
+        return {"text": self.text, "vq_codes": self.vq_codes, **said}
 
 
 @dataclass(frozen=True)
@@ -288,8 +303,14 @@ def _sent(fields: _Fields) -> Sent:
 
 
 def _take(fields: _Fields) -> Take:
+    get, maybe = fields.get, fields.maybe
     return Take(
-        fields.get("num_codebooks", int), fields.get("frames", int), fields.get("vq_codes", bytes)
+        num_codebooks=get("num_codebooks", int),
+        frames=get("frames", int),
+        vq_codes=get("vq_codes", bytes),
+        text=maybe("text", str) or "",
+        family=maybe("family", str) or "",
+        schema=maybe("schema", str) or "",
     )
 
 

@@ -14,6 +14,7 @@ from rt_drama3_client.inbox import Inbox
 from rt_drama3_client.messages import Cancelled, pack
 
 MOST_BACKOFF = 2.0  # seconds
+DOUBLINGS = 16  # of the pause, beyond which counting would only overflow
 
 
 class Pool(Protocol):
@@ -46,6 +47,8 @@ class Outgoing:
         self._settings = settings
         self._opening: asyncio.Task[tuple[Connection, bool]] | None = None
         self._lock = asyncio.Lock()
+        self._began: float | None = None  # the first attempt
+        self._bidden = 0  # attempts that the server asked for, by telling when
         self._log: list[bytes] = []
         self._told = 0  # messages of it, on this connection
         self._running = False  # the server knows of the utterance, on this connection
@@ -155,6 +158,8 @@ class Outgoing:
     async def _connect(self) -> None:
         timings = self.inbox.timings
         timings.attempts += 1
+        if self._began is None:
+            self._began = time.monotonic()
         self._opening = asyncio.create_task(self._pool.acquire(), name="rt-drama3-client connect")
         try:
             connection, timings.reused = await self._opening
@@ -173,16 +178,10 @@ class Outgoing:
 
     async def _make_way(self, error: ClientError) -> None:
         """Waits before another attempt, where there may be one; else raises the error."""
-        attempts = self.inbox.timings.attempts
-        if (
-            self.inbox.begun
-            or not error.retriable
-            or attempts >= self._settings.attempts
-            or (isinstance(error, ServerError) and error.scope == "message")
-        ):
+        pause = self._pause(error)
+        if pause is None:
             self.fail(error)
-        pause = min(MOST_BACKOFF, self._settings.backoff * 2 ** (attempts - 1))
-        deadline = time.monotonic() + pause * random.uniform(0.75, 1.25)
+        deadline = time.monotonic() + pause
         while not self.inbox.stopped and (left := deadline - time.monotonic()) > 0:
             try:
                 await self.inbox.news(left)
@@ -190,6 +189,26 @@ class Outgoing:
                 break
         self.inbox.failure = None
         self._check_stopped()
+
+    def _pause(self, error: ClientError) -> float | None:
+        """Seconds before another attempt; None where there is to be none."""
+        settings, attempts = self._settings, self.inbox.timings.attempts
+        if self.inbox.begun or not error.retriable or settings.attempts == 1:
+            return None
+        if isinstance(error, ServerError) and error.scope == "message":
+            return None
+        asked = error.retry_after if isinstance(error, ServerError) else None
+        counted = attempts if asked is not None else attempts - self._bidden
+        doubled = settings.backoff * 2.0 ** min(counted - 1, DOUBLINGS)
+        pause = min(MOST_BACKOFF, doubled) * random.uniform(0.75, 1.25)
+        if asked is None:
+            return pause if counted < settings.attempts else None
+        pause = max(pause, asked)
+        taken = 0.0 if self._began is None else time.monotonic() - self._began
+        if taken + pause > settings.ready_timeout:
+            return None
+        self._bidden += 1
+        return pause
 
     def _check_stopped(self) -> None:
         if self.inbox.stopped:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -13,10 +15,12 @@ from urllib.parse import quote
 import msgpack
 
 from rt_drama3_client.address import Address, Settings
-from rt_drama3_client.connection import refusal
-from rt_drama3_client.errors import BadServerMessage, ConnectFailed
+from rt_drama3_client.clips import Clip, as_clips
+from rt_drama3_client.connection import connect_failed, refusal
+from rt_drama3_client.errors import BadServerMessage, UsageError
 
 MOST = 16 << 20  # bytes of an answer
+_NAME = re.compile(r"[^\W_][\w .:@+-]{0,127}")  # as the server has it
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,21 @@ def add_voice(
     key: str | None,
     settings: Settings,
     name: str,
-    clips: Sequence[tuple[str, bytes]],
+    clips: Sequence[Clip],
 ) -> Voice:
     """``POST /v1/voices``."""
-    references = [{"text": text, "audio": audio} for text, audio in clips]
-    body = msgpack.packb({"name": name, "references": references})
+    _check_name(name)
+    references = as_clips(clips)
+    try:
+        body = msgpack.packb({"name": name, "references": references})
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"the clips cannot be sent: {error}.") from error
     return _voice(_ask(address, key, settings, "POST", "/v1/voices", body))
 
 
 def delete_voice(address: Address, key: str | None, settings: Settings, name: str) -> None:
     """``DELETE /v1/voices/{name}``."""
+    _check_name(name)
     _ask(address, key, settings, "DELETE", f"/v1/voices/{quote(name, safe='')}")
 
 
@@ -80,7 +89,7 @@ def _ask(
     Raises:
         ConnectFailed: no answer.
         ServerError: it was refused.
-        BadServerMessage: the answer is not JSON.
+        BadServerMessage: the answer is not HTTP, or not JSON.
     """
     headers = {"User-Agent": "rt-drama3-client", "Content-Type": "application/msgpack"}
     if key is not None:
@@ -102,9 +111,13 @@ def _ask(
             said = error.read(MOST)
         headers = {name.lower(): value for name, value in error.headers.items()}
         raise refusal(error.code, headers, said, address) from error
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise ConnectFailed(f"{address.http(path)} cannot be reached: {reason}.") from error
+    except (OSError, UnicodeError) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise connect_failed(address, cause) from error
+    except http.client.HTTPException as error:
+        raise BadServerMessage(
+            f"{address.host} did not answer with HTTP: {error!r:.80}."
+        ) from error
     try:
         found = json.loads(answer)
     except ValueError as error:
@@ -119,6 +132,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *request: object) -> None:
         return None
+
+
+def _check_name(name: str) -> None:
+    """Refuses what no voice is called, before it becomes part of a URL."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"the name of a voice is {name!r:.140}; it has up to 128 letters, digits, spaces and "
+            ". : @ + - _, a letter or digit first."
+        )
 
 
 def _list(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -24,6 +24,20 @@ Piece: TypeAlias = str | Literal[_Flush.FLUSH]
 TextSource: TypeAlias = str | Iterable[Piece] | AsyncIterable[Piece]
 
 
+def check_source(source: object) -> None:
+    """Refuses what cannot be text, None in particular: it would wait for pushed text for ever.
+
+    Raises:
+        UsageError: it says what was given.
+    """
+    if source is None:
+        raise UsageError("text is None; give a string, or use stream() to push text.")
+    if isinstance(source, bytes | bytearray):
+        raise UsageError(f"text is {type(source).__name__}; decode it to a string.")
+    if not isinstance(source, str | Iterable | AsyncIterable):
+        raise UsageError(f"text is a {type(source).__name__}, not a string or an iterable of them.")
+
+
 def cut(text: str) -> Iterator[str]:
     """Text in pieces that fit into a message."""
     for start in range(0, len(text), PIECE):
@@ -41,6 +55,7 @@ async def pieces(source: TextSource) -> AsyncGenerator[Piece, None]:
         UsageError: something in it is neither text nor ``FLUSH``.
         BaseException: whatever the source raises.
     """
+    check_source(source)
     if isinstance(source, str):
         source = (source,)
     if isinstance(source, AsyncGenerator):
@@ -53,12 +68,10 @@ async def pieces(source: TextSource) -> AsyncGenerator[Piece, None]:
     elif isinstance(source, list | tuple):
         for piece in source:
             yield _checked(piece)
-    elif isinstance(source, Iterable):
+    else:
         async with aclosing(_threaded(source)) as threaded:
             async for piece in threaded:
                 yield _checked(piece)
-    else:
-        raise UsageError(f"text is a {type(source).__name__}, not a string or an iterable of them.")
 
 
 def _checked(piece: object) -> Piece:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,7 +40,14 @@ class Speaker:
                 "playing needs PyAudio.",
                 remedy="pip install 'rt-drama3-client[speaker]', or save it: --out speech.wav.",
             ) from error
-        self._audio: Any = pyaudio.PyAudio()
+        with _silent_stderr():
+            self._open(pyaudio, rate, device)
+
+    def _open(self, pyaudio: Any, rate: int, device: str | None) -> None:
+        try:
+            self._audio: Any = pyaudio.PyAudio()
+        except OSError as error:
+            raise SpeakerError(f"PortAudio does not start: {error}.") from error
         try:
             self._stream: Any = self._audio.open(
                 rate=rate,
@@ -81,7 +92,31 @@ class Speaker:
             if error is None:
                 raise SpeakerError(f"the sound device failed: {failed}.") from failed
         finally:
-            self._audio.terminate()
+            with _silent_stderr():
+                self._audio.terminate()
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Sends file descriptor 2 to nowhere for a while.
+
+    ALSA and JACK write there past ``sys.stderr``, a line or more for every card that is absent.
+    """
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed: nobody reads them
+        yield
+        return
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _find(audio: Any, device: str | None) -> int | None:

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from rt_drama3_client.address import Settings
 from rt_drama3_client.client import AsyncClient
+from rt_drama3_client.clips import Clip
 from rt_drama3_client.errors import ClientClosed
 from rt_drama3_client.messages import AudioChunk, Cancelled, Done, Event, Pong, Ready, Segment
 from rt_drama3_client.options import Options
@@ -48,11 +49,11 @@ class Client:
 
     def speak(self, text: TextSource, **options: Unpack[Options]) -> Speech:
         """See ``AsyncClient.speak``; an iterable of text is read in a thread of its own."""
-        return Speech(self._loop, self._client.speak(text, **options))
+        return Speech(self, self._loop, self._client.speak(text, **options))
 
     def stream(self, **options: Unpack[Options]) -> Speech:
         """See ``AsyncClient.stream``."""
-        return Speech(self._loop, self._client.stream(**options))
+        return Speech(self, self._loop, self._client.stream(**options))
 
     def connect(self) -> float:
         """See ``AsyncClient.connect``."""
@@ -66,7 +67,7 @@ class Client:
         """See ``AsyncClient.voices``."""
         return self._loop.run(self._client.voices())
 
-    def add_voice(self, name: str, clips: Sequence[tuple[str, bytes]]) -> Voice:
+    def add_voice(self, name: str, clips: Sequence[Clip]) -> Voice:
         """See ``AsyncClient.add_voice``."""
         return self._loop.run(self._client.add_voice(name, clips))
 
@@ -97,9 +98,13 @@ class Client:
 
 
 class Speech:
-    """One utterance, see ``AsyncSpeech``; text and audio may be handled by different threads."""
+    """One utterance, see ``AsyncSpeech``; text and audio may be handled by different threads.
 
-    def __init__(self, loop: _Loop, speech: AsyncSpeech) -> None:
+    It, and a loop over it, keep its client: one that nobody else holds is closed behind them.
+    """
+
+    def __init__(self, client: Client, loop: _Loop, speech: AsyncSpeech) -> None:
+        self._client = client
         self._loop = loop
         self._speech = speech
 
@@ -146,11 +151,11 @@ class Speech:
         self._loop.run(self._speech.finish())
 
     def __iter__(self) -> Iterator[AudioChunk]:
-        return self._loop.iterate(self._speech.__aiter__())
+        return self._iterate(self._speech.__aiter__())
 
     def events(self) -> Iterator[Event]:
         """See ``AsyncSpeech.events``."""
-        return self._loop.iterate(self._speech.events())
+        return self._iterate(self._speech.events())
 
     def read(self) -> bytes:
         """See ``AsyncSpeech.read``."""
@@ -179,6 +184,9 @@ class Speech:
         traceback: TracebackType | None,
     ) -> None:
         self._loop.run(self._speech.__aexit__(kind, error, traceback))
+
+    def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        yield from self._loop.iterate(source)  # this frame holds the speech, and so the client
 
 
 class _Loop:
