@@ -16,7 +16,7 @@ from rt_drama3.protocol.events import Close, Event, Hush, Send
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import FORMATS, split_audio
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
-from rt_drama3.protocol.native_messages import VERSION, error_message
+from rt_drama3.protocol.native_messages import VERSION, error_message, pong_message
 from rt_drama3.protocol.refusals import Refused, show
 from rt_drama3.protocol.session import Session, new_request_id
 from rt_drama3.protocol.utterance import Utterance
@@ -90,11 +90,7 @@ class ListenSession(Session[Utterance]):
         return pack(message)
 
     def _ping(self, fields: Fields) -> list[Event]:
-        data = fields.value("data")
-        if data is not None and not (isinstance(data, str) and len(data) <= 64):
-            data = fields.integer("data", 0, (1 << 63) - 1)
-        now = round(1e3 * self._clock(), 3)
-        return [Send(pack({"type": "pong", "data": data, "server_ms": now}))]
+        return [Send(pack(pong_message(fields, self._clock())))]
 
     def _stop(self, fields: Fields) -> list[Event]:
         return [Hush()]

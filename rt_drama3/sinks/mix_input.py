@@ -102,10 +102,13 @@ class MixInput:
     def stop(self, fade_ms: float = FADE_MS) -> None:
         """Is quiet: drops what waits. Waits for the fade only if nothing else sounds.
 
-        Beside others, what the sink holds already (``ahead_ms``) is still heard.
+        Beside others, what the sink holds already (``ahead_ms``) is still heard, then the fade.
         """
         with self._mixer.changed:
             if self._stopped or self._heard:
+                return
+            if self.held and self._mixer.sounds_beside(self):
+                self._fade_out(round(self._rate * fade_ms / 1e3))
                 return
             alone = self._mixer.leave(self)
         if alone:
@@ -140,6 +143,13 @@ class MixInput:
         self.held = 0
         self._wake()
 
+    def abandon_rest(self) -> None:
+        """Drops what waits, now and later, but is still to be heard to its end."""
+        self._stopped = self._finished = True
+        self._pieces.clear()
+        self.held = 0
+        self._wake()
+
     def was_heard(self) -> None:
         """Notes that the last sample has left the sink's buffer."""
         self._heard = True
@@ -169,6 +179,12 @@ class MixInput:
         if samples.size:
             self._pieces.append(samples.copy())  # the caller may use its array again
             self.held += samples.size
+
+    def _fade_out(self, count: int) -> None:
+        """Keeps so many samples of what waits, fading, and drops the rest."""
+        tail = self.take(count)
+        self.abandon_rest()
+        self._hold(tail * np.linspace(1, 0, tail.size, dtype=np.float32))
 
     def _waiter(self) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()

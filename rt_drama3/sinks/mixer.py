@@ -152,15 +152,23 @@ class Mixer:
     def leave(self, entry: MixInput) -> bool:
         """Takes an input out; True if the sink held nothing but its sound, and is to be stopped."""
         entry.abandon()
-        sounded = entry.sounded
+        alone = self._sounds_alone(entry)
         if entry in self._inputs:
             self._inputs.remove(entry)
-        ending = [other for _, other in self._ending if other is not entry]
-        alone = sounded and not ending and not any(other.sounded for other in self._inputs)
         if alone:
             self._interrupt()
         self._changed.notify_all()
         return alone
+
+    def sounds_beside(self, entry: MixInput) -> bool:
+        """True if an input is being played, and others in the same sound."""
+        playing = self._inputs if self.mode == "mix" else self._inputs[:1]
+        return entry in playing and entry.sounded and not self._sounds_alone(entry)
+
+    def _sounds_alone(self, entry: MixInput) -> bool:
+        ending = any(other is not entry for _, other in self._ending)
+        others = any(other.sounded for other in self._inputs if other is not entry)
+        return entry.sounded and not ending and not others
 
     # --- the thread ---
 

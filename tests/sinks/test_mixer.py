@@ -159,6 +159,31 @@ def test_an_input_that_is_stopped_beside_another_leaves_it_alone() -> None:
         assert "stop" not in sink.events
 
 
+def test_an_input_that_is_stopped_beside_another_fades() -> None:
+    sink = MemorySink()
+    with Mixer(sink, rate=RATE) as mixer:
+        sink.holds = 1_000.0  # it has enough, so that both inputs wait
+        one, two = mixer.add(MONO), mixer.add(MONO)
+        one.write(level(0.5))
+        two.write(level(0.25))
+        sink.gate.clear()
+        sink.holds = 0.0
+        assert sink.waiting.wait(30)  # with the first block of both
+        one.stop(20)
+        one.stop(20)
+        one.write(level(0.5))  # dropped
+        sink.gate.set()
+        two.finish()
+        two.drain()
+        one.drain()
+        assert "stop" not in sink.events
+    fade, block = np.linspace(0.5, 0, 160, dtype=np.float32), 160
+    wanted = level(0.25)
+    wanted[:block] += 0.5
+    wanted[block : block + 160] += fade
+    np.testing.assert_allclose(sink.samples, wanted, atol=1e-6)
+
+
 def test_a_stop_of_everything_silences_those_who_speak_and_not_the_next() -> None:
     sink = MemorySink()
     with Mixer(sink, rate=RATE, input_ms=100) as mixer:

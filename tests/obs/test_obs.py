@@ -1,0 +1,202 @@
+"""Setting OBS up: what is asked of it, twice, and what is said when it does not work."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+from websockets.sync.server import serve
+
+from rt_drama3.cli import app
+from rt_drama3.obs import Change, ObsClient, ObsError, remove, set_up
+from rt_drama3.obs.client import RequestFailed, authentication
+from tests.obs.fake_obs import FakeObs
+
+PAGE, MIC = "rt-drama3", "rt-drama3 microphone"
+
+
+@pytest.fixture
+def obs() -> Iterator[FakeObs]:
+    with FakeObs().running() as running:
+        yield running
+
+
+def test_the_page_is_added_to_the_scene_on_air_and_then_updated(obs: FakeObs) -> None:
+    with ObsClient(obs.url) as client:
+        assert client.version == "5.1.0"
+        assert set_up(client) == [Change("added", PAGE, "Talk")]
+        kind, settings = obs.inputs[PAGE]
+        assert kind == "browser_source"
+        assert settings["url"] == "http://127.0.0.1:8035/obs"
+        assert (settings["width"], settings["height"]) == (2560, 1440)
+        assert settings["reroute_audio"] is True
+        assert "rgba(0, 0, 0, 0)" in settings["css"]
+        again = set_up(client, page="http://127.0.0.1:9000/obs")
+    assert again == [Change("updated", PAGE, "Talk")]
+    assert obs.inputs[PAGE][1]["url"] == "http://127.0.0.1:9000/obs"
+    assert obs.scenes == {"Intro": [], "Talk": [PAGE]}
+
+
+def test_the_page_knows_the_key_and_is_silent_beside_the_microphone(obs: FakeObs) -> None:
+    with ObsClient(obs.url) as client:
+        set_up(client, ["page", "mic"], key="a&b#c", page="http://127.0.0.1:9000/obs?size=60")
+        wanted = "http://127.0.0.1:9000/obs?size=60&volume=0#key=a%26b%23c"
+        assert obs.inputs[PAGE][1]["url"] == wanted
+        set_up(client)
+    assert obs.inputs[PAGE][1]["url"] == "http://127.0.0.1:8035/obs"
+
+
+def test_a_source_that_is_elsewhere_comes_into_the_scene_as_well(obs: FakeObs) -> None:
+    with ObsClient(obs.url) as client:
+        set_up(client, scene="Intro")
+        set_up(client)
+    assert obs.scenes == {"Intro": [PAGE], "Talk": [PAGE]}
+    assert obs.asked.count("CreateInput") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "device"),
+    [
+        ("pulse_input_capture", "rt-drama3"),
+        ("coreaudio_input_capture", "BlackHole2ch_UID"),
+        ("wasapi_input_capture", "CABLE Output (VB-Audio)"),
+    ],
+)
+def test_the_microphone_is_found_by_its_name(obs: FakeObs, kind: str, device: str) -> None:
+    obs.kinds, obs.devices = [kind], ["default", device]
+    with ObsClient(obs.url) as client:
+        for what in ("added", "updated"):
+            assert set_up(client, ["mic", "mic"]) == [Change(what, MIC, "Talk")]
+            assert obs.inputs[MIC] == (kind, {"device_id": device})
+
+
+def test_a_microphone_that_is_not_there_yet(obs: FakeObs) -> None:
+    obs.devices = ["default"]
+    with ObsClient(obs.url) as client:
+        [change] = set_up(client, ["mic"])
+    assert "mic create" in change.note
+    assert obs.inputs[MIC][1] == {"device_id": "rt-drama3"}
+
+
+def test_everything_is_removed_and_nothing_else(obs: FakeObs) -> None:
+    obs.inputs["Game"] = ("browser_source", {})
+    with ObsClient(obs.url) as client:
+        set_up(client, ["page", "mic"])
+        assert [change.source for change in remove(client)] == [PAGE, MIC]
+        assert remove(client) == []
+    assert list(obs.inputs) == ["Game"]
+
+
+def test_a_source_of_that_name_but_another_kind_is_left_alone(obs: FakeObs) -> None:
+    obs.inputs[PAGE] = ("image_source", {"file": "x.png"})
+    with ObsClient(obs.url) as client:
+        with pytest.raises(ObsError, match="image_source"):
+            set_up(client)
+        assert remove(client) == []
+    assert obs.inputs == {PAGE: ("image_source", {"file": "x.png"})}
+
+
+def test_what_obs_lacks_is_said(obs: FakeObs) -> None:
+    obs.kinds = ["image_source"]
+    with ObsClient(obs.url) as client:
+        with pytest.raises(ObsError, match="no browser source"):
+            set_up(client)
+        with pytest.raises(ObsError, match="no sound device"):
+            set_up(client, ["mic"])
+        with pytest.raises(ObsError, match="'Intro', 'Talk'"):
+            set_up(client, scene="Outro")
+        with pytest.raises(ObsError, match="use one of page, mic"):
+            set_up(client, ["camera"])
+        with pytest.raises(RequestFailed, match=r"SetInputSettings \(code 600\)") as caught:
+            client.request("SetInputSettings", inputName="x", inputSettings={})
+    assert caught.value.code == 600
+
+
+def test_passwords(obs: FakeObs) -> None:
+    obs.password = "supersecretpassword"
+    with ObsClient(obs.url, "supersecretpassword"):
+        pass
+    with pytest.raises(ObsError, match="does not accept the password"):
+        ObsClient(obs.url, "wrong")
+    with pytest.raises(ObsError, match="asks for a password"):
+        ObsClient(obs.url)
+
+
+def test_the_example_of_the_protocols_document() -> None:
+    salt = "lM1GncleQOaCu9lT1yeUZhFYnqhsLLP1G5lAGo3ixaI="
+    challenge = "+IxH4CnCiqpX1rM9scsNynZzbOe4KhDeYcTNS3PDaeY="
+    wanted = "1Ct943GAT+6YQUUX47Ia/ncufilbe6+oD6lY+5kaCu4="
+    assert authentication("supersecretpassword", salt, challenge) == wanted
+
+
+@pytest.mark.parametrize("rpc", [0, "1", None])
+def test_other_versions(obs: FakeObs, rpc: object) -> None:
+    obs.rpc = rpc
+    with pytest.raises(ObsError, match="use OBS 28 or newer"):
+        ObsClient(obs.url)
+
+
+def test_a_newer_one_may_refuse_ours(obs: FakeObs) -> None:
+    obs.rpc = 2
+    with pytest.raises(ObsError, match="use OBS 28 or newer"):
+        ObsClient(obs.url)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("", "within 0.2 s"),
+        ("nonsense", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "without data"),
+        ('{"op": 7, "d": {"requestId": "1"}}', "without a status"),
+        (
+            '{"op": 7, "d": {"requestId": "1", "requestStatus": {"result": true}, '
+            '"responseData": [1]}}',
+            "no object",
+        ),
+    ],
+)
+def test_answers_that_cannot_be_used(obs: FakeObs, answer: str, said: str) -> None:
+    obs.instead["GetSceneList"] = answer
+    client = ObsClient(obs.url, seconds=0.2 if not answer else 30)
+    with contextlib.closing(client), pytest.raises(ObsError, match=said):
+        set_up(client)
+
+
+def test_no_obs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(ObsError, match="start OBS"):
+        ObsClient(f"ws://127.0.0.1:{port}")
+    with pytest.raises(ObsError, match="no address"):
+        ObsClient("http://127.0.0.1")
+
+
+def test_something_else() -> None:
+    import threading
+
+    with serve(lambda socket: socket.close(), "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with contextlib.closing(server.socket), pytest.raises(ObsError):
+            ObsClient(f"ws://127.0.0.1:{server.socket.getsockname()[1]}")
+        server.shutdown()
+        thread.join()
+
+
+def test_the_commands(obs: FakeObs) -> None:
+    obs.password = "word"
+    there = {"RT_DRAMA3_OBS_PASSWORD": "word"}
+    runner = CliRunner()
+    address = ["--url", obs.url]
+    setup = ["obs", "setup", *address, "--input", "page", "--input", "mic", "--scene", "Intro"]
+    result = runner.invoke(app, setup, env=there, catch_exceptions=False)
+    assert result.stdout == f"added {PAGE!r} in scene 'Intro'\nadded {MIC!r} in scene 'Intro'\n"
+    result = runner.invoke(app, ["obs", "remove", *address], env=there, catch_exceptions=False)
+    assert result.stdout == f"removed {PAGE!r}\nremoved {MIC!r}\n"
+    result = runner.invoke(app, ["obs", "remove", *address, "--password", "word"])
+    assert result.stdout == "there was nothing\n"
