@@ -1,0 +1,37 @@
+"""What a resampler holds back, sent when nothing is left to speak though no end was announced.
+
+Clients of the Fish dialect flush and wait (Pipecat does, for hours): without this the last
+milliseconds of what they hear now would come as the first ones of what they ask for next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rt_drama3.server.outgoing import Outgoing
+from rt_drama3.speech import Speech
+
+LOOK_SECONDS = 0.05  # between looks at the engine
+
+
+async def send_held(
+    speech: Speech,
+    outgoing: Outgoing,
+    wanted: Callable[[], bool],
+    send: Callable[[bytes, int], None],
+) -> None:
+    """Runs beside the task that takes the chunks, on the same event loop.
+
+    Args:
+        speech: whose text may be spoken to its present end.
+        outgoing: makes its bytes.
+        wanted: whether no chunk is on its way through ``outgoing``, and more text may come.
+        send: takes bytes, and the samples at the output rate that they stand for.
+    """
+    while not speech.ended:
+        await asyncio.sleep(LOOK_SECONDS)
+        if wanted() and not speech.unread_seconds and speech.resting:
+            data, samples = outgoing.rest()
+            if samples:
+                send(data, samples)
