@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 _running: weakref.WeakSet[DeviceLoop] = weakref.WeakSet()
 
 RESUME = 0.8  # of the lead limit: a paused stream goes on below this
+# Seconds after which a prompt block is read whatever it costs. Listeners that stay without the lead
+# for a block so long hear an overloaded machine already; the newcomer would wait for their end.
+PATIENCE = 1.0
 IDLE_WAIT = 0.5  # seconds between looks at timeouts and background builds while nothing happens
 
 
@@ -79,6 +82,7 @@ class DeviceLoop:
         self._threads = drama.threads
         self._lock = threading.RLock()
         self._closing = False
+        self._last_read = 0.0
         self._pid = os.getpid()
         self._reader = PromptReader(
             self.maker, voices, self._model.semantic_start, drama.model.device
@@ -265,8 +269,9 @@ class DeviceLoop:
             if not self.slots.suits(stream):
                 self.slots.free(stream)  # this piece is guided, those before it were not
             if stream.slot < 0 and not (self._fits(stream) and self.slots.place(stream)):
+                full = len(self.slots.holders()) >= self._config.max_streams or self._fits(stream)
                 for later, other in enumerate(waiting[position:]):
-                    other.speech.place(later)
+                    other.speech.place(later, "max_streams" if full else "load")
                 return
             stream.speech.place(None)
             stream.phase = Phase.PREFILL
@@ -307,8 +312,11 @@ class DeviceLoop:
         decode = self._costs.decode_seconds(1)
         if ahead is not None and not self._config.codec_async:
             decode *= len(speaking)  # it is not urgent: one's audio may come behind everybody's
-        if not may_prefill(leads, self._costs.block.or_else(0.0), step, decode):
+        begun = min((s.prefill_started for s in reading), default=now)
+        patient = now - max(self._last_read, begun) < PATIENCE
+        if not may_prefill(leads, self._costs.block.or_else(0.0), step, decode) and patient:
             return False
+        self._last_read = now
 
         def urgency(stream: EngineStream) -> tuple[bool, float]:
             if stream.playing_since is None:

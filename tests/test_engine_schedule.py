@@ -89,6 +89,23 @@ def test_a_paused_listener_forbids_nothing(machine: Callable[..., Machine]) -> N
     assert sim.clock.now - began < 2.0
 
 
+def test_a_newcomer_gets_in_where_nobody_is_realtime_any_more(
+    machine: Callable[..., Machine],
+) -> None:
+    sim = machine(frames=400, admit_load=1.0)
+    sim.step = lambda streams: 0.02
+    speaking = sim.open()
+    sim.run(lambda: sim.heard[speaking])
+    newcomer = sim.open(references=LONG_VOICE)
+    sim.run(lambda: sim.engine.streams()["prefill"])
+    assert not speaking.ended
+    sim.step = lambda streams: 0.06  # more than a frame lasts, from now on
+    began = sim.clock.now
+    sim.run(lambda: sim.heard[newcomer])
+    assert not speaking.ended
+    assert sim.clock.now - began < 12 * 1.2  # nine blocks or so, one each second
+
+
 # Streams of several pieces.
 
 
