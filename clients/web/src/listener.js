@@ -1,0 +1,169 @@
+// Listener: hears what a server speaks for all of its clients, over /v1/listen.
+
+import { defaultServer } from "./address.js";
+import { Connection } from "./connection.js";
+import { AccessDenied } from "./errors.js";
+
+const DEFAULTS = {
+  connectTimeoutMs: 10_000,
+  pingMs: 10_000,
+  backoffMs: 500, // before connecting again; it doubles
+  mostBackoffMs: 10_000,
+};
+
+/**
+ * Plays it all through a Player, and connects again by itself for ever. Fires `state` (see
+ * `state`), `segment` (with `text`, when it begins to be heard) and `quiet` (nothing sounds).
+ *
+ * What comes while the browser does not let the page play is dropped: it would be old news.
+ */
+export class Listener extends EventTarget {
+  /** "stopped", "connecting", "listening", "waiting" (to connect again) or "refused" (the same). */
+  state = "stopped";
+  /** Of the last connection that ended. */
+  error = null;
+  #options;
+  #player;
+  #connection = null;
+  #tracks = new Map(); // of streams that still come or sound, by their ids
+  #last = null; // the track that began last
+  #mode = "queue";
+  #sampleRate = 0;
+  #failures = 0;
+  #timer = null;
+  #running = false;
+
+  /**
+   * @param {import("./player.js").Player} player
+   * @param {object} [options]
+   * @param {string} [options.server] default: the page's own.
+   * @param {string} [options.key] API key.
+   * @param {"mix" | "queue"} [options.mode] default: the server's.
+   * @param {number} [options.sampleRate] default: the player's.
+   * @param {typeof WebSocket} [options.WebSocket]
+   */
+  constructor(player, options = {}) {
+    super();
+    this.#player = player;
+    this.#options = { ...DEFAULTS, WebSocket: globalThis.WebSocket, ...options };
+  }
+
+  start() {
+    if (this.#running) return;
+    this.#running = true;
+    this.#connect();
+  }
+
+  /** Stops listening, with a fade. */
+  stop(fadeMs = 20) {
+    this.#running = false;
+    clearTimeout(this.#timer);
+    this.#connection?.close();
+    this.#connection = null;
+    this.#hush(fadeMs);
+    this.#set("stopped");
+  }
+
+  async #connect() {
+    this.#set("connecting");
+    const { server, key, mode, sampleRate, connectTimeoutMs, WebSocket } = this.#options;
+    const query = new URLSearchParams({ sample_rate: sampleRate ?? this.#player.sampleRate });
+    if (mode) query.set("mode", mode);
+    let connection;
+    try {
+      connection = await Connection.open({
+        server: server ?? defaultServer(),
+        route: `v1/listen?${query}`,
+        key: key || null,
+        timeoutMs: connectTimeoutMs,
+        WebSocket,
+        fetch: this.#options.fetch ?? globalThis.fetch?.bind(globalThis),
+      });
+    } catch (error) {
+      this.#again(error);
+      return;
+    }
+    if (!this.#running) {
+      connection.close();
+      return;
+    }
+    this.#connection = connection;
+    connection.onmessage = (message) => this.#take(message);
+    connection.onclose = (error) => {
+      this.#connection = null;
+      // What came is heard to its end; the streams that were cut off have one now.
+      for (const track of this.#tracks.values()) track.end();
+      this.#tracks.clear();
+      this.#again(error);
+    };
+    connection.watch(this.#options.pingMs);
+  }
+
+  #again(error) {
+    this.error = error;
+    if (!this.#running) return;
+    const { backoffMs, mostBackoffMs } = this.#options;
+    const refused = error instanceof AccessDenied;
+    const pause = refused
+      ? mostBackoffMs
+      : Math.min(mostBackoffMs, backoffMs * 2 ** this.#failures) * (0.75 + Math.random() / 2);
+    this.#failures = Math.min(this.#failures + 1, 16);
+    this.#set(refused ? "refused" : "waiting");
+    this.#timer = setTimeout(() => this.#connect(), pause);
+  }
+
+  #take(message) {
+    const track = this.#tracks.get(message.stream);
+    switch (message.type) {
+      case "ready":
+        this.#failures = 0;
+        this.#sampleRate = message.sample_rate;
+        this.#mode = message.mode;
+        this.#set("listening");
+        break;
+      case "begin":
+        this.#begin(message);
+        break;
+      case "audio":
+        track?.write(message.pcm, message.first_sample);
+        break;
+      case "segment":
+        track?.segment(message.text, message.first_sample);
+        break;
+      case "end":
+        // A cancel may come behind the end: what has not sounded is dropped then as well.
+        if (message.cancelled) track?.stop();
+        else track?.end();
+        break;
+      case "stop":
+        this.#hush(message.fade_ms);
+        break;
+    }
+  }
+
+  #begin({ stream, after }) {
+    if (this.#player.state !== "running") return;
+    const before = this.#mode === "mix" ? this.#tracks.get(after) : this.#last;
+    const track = this.#player.track({ sampleRate: this.#sampleRate, after: before });
+    this.#tracks.set(stream, track);
+    this.#last = track;
+    track.addEventListener("segment", ({ text, firstSample }) => {
+      this.dispatchEvent(Object.assign(new Event("segment"), { text, firstSample, stream }));
+    });
+    track.finished.then(() => {
+      if (this.#tracks.get(stream) === track) this.#tracks.delete(stream);
+      if (this.#last === track) this.#last = null;
+      if (!this.#player.stats.tracks) this.dispatchEvent(new Event("quiet"));
+    });
+  }
+
+  #hush(fadeMs) {
+    this.#player.stop(fadeMs);
+  }
+
+  #set(state) {
+    if (this.state === state) return;
+    this.state = state;
+    this.dispatchEvent(new Event("state"));
+  }
+}

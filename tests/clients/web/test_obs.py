@@ -1,0 +1,140 @@
+"""The page /obs in a real browser: what it plays is recorded and compared with what was spoken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.clients.web.chromium import Page, needs_chromium
+from tests.clients.web.pages import listening, only_here
+from tests.server.tools import Client, Place, audio_of, serving
+from tests.sinks.private_pulse import Daemon, Recorder, needs_pulse, sounding
+from tests.small import shared_drama
+
+pytestmark = [needs_chromium, needs_pulse, pytest.mark.browser]
+
+Browser = Callable[..., Page]
+RATE = 44_100  # of the model and of the card: no sample is touched on its way
+FADE = 882  # samples of 20 ms
+
+
+def speak(client: Client, text: str, seconds: float) -> NDArray[np.int16]:
+    """Has a text spoken; the samples that its client got."""
+    client.send("start", text=text, final=True, sample_rate=RATE, max_seconds=seconds, seed=3)
+    got = client.take_until("done")
+    return np.frombuffer(audio_of(got), "<i2")
+
+
+def stopped(recorded: NDArray[np.int16], spoken: NDArray[np.int16]) -> int:
+    """Checks that what was heard is the beginning of what was spoken and a fade of 20 ms.
+
+    Returns:
+        Samples that were heard, fade included.
+    """
+    heard = sounding(recorded)
+    spoken = spoken[np.nonzero(spoken)[0][0] :]
+    assert RATE // 10 < len(heard) <= len(spoken)
+    spoken = spoken[: len(heard)]
+    changed = np.nonzero(heard != spoken)[0]
+    assert 0 < len(heard) - changed[0] <= FADE
+    quieter = np.abs(heard[changed[0] :].astype(int)) <= np.abs(spoken[changed[0] :].astype(int))
+    assert quieter.all()
+    return len(heard)
+
+
+def test_the_page_plays_what_was_spoken(
+    card: Daemon, browser: Browser, place: Place, tmp_path: Path
+) -> None:
+    page = browser()
+    listening(page, f"{place.url}/obs?rate={RATE}&delay=800")
+    recorder = Recorder("card.monitor", RATE)
+    with place.native() as client:
+        first = speak(client, "This sentence is heard.", 1.5)
+        second = speak(client, "So is that one.", 1.0)
+    page.until("seen.length")
+    page.picture(tmp_path / "obs.png", transparent=True)
+    page.until("quiet")
+    recorder.wait_for(RATE // 4)
+    recorded = sounding(recorder.stop())
+    assert page.run("rtDrama3.player.stats.underruns") == 0
+    wanted, other = sounding(first), sounding(second)
+    between = len(recorded) - len(wanted) - len(other)
+    assert np.array_equal(recorded[: len(wanted)], wanted)
+    assert np.array_equal(recorded[-len(other) :], other)
+    edges = len(first) - len(wanted) + len(second) - len(other)  # silent samples are not counted
+    assert 0 <= between <= edges + 256  # the second begins with the block behind the first
+    assert page.run("seen.map(([text]) => text)") == ["This sentence is heard.", "So is that one."]
+    only_here(page, place.port)
+
+
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+def test_be_quiet_now_fades(card: Daemon, browser: Browser, place: Place, how: str) -> None:
+    page = browser()
+    listening(page, f"{place.url}/obs?rate={RATE}&delay=800")
+    recorder = Recorder("card.monitor", RATE)
+    with place.native() as client:
+        client.send("start", text="On and on.", final=True, sample_rate=RATE, max_seconds=60)
+        got = client.take_until("audio")
+        page.until("seen.length && rtDrama3.player.stats.tracks")
+        while len(sounding(recorder.samples)) < RATE // 2:
+            got.append(client.take())
+        if how == "stop":
+            assert place.post("/v1/stop", json={}).status_code == 200
+        client.send("cancel")
+        got += client.take_until("cancelled")
+    page.until("quiet")
+    recorder.wait_for(RATE // 4)
+    heard = stopped(recorder.stop(), np.frombuffer(audio_of(got), "<i2"))
+    assert heard < 30 * RATE
+    assert page.run("rtDrama3.player.stats.tracks") == 0
+
+
+def test_a_page_that_came_late_hears_the_rest_and_one_that_lost_the_server_comes_back(
+    card: Daemon, browser: Browser, tmp_path: Path
+) -> None:
+    page = browser()
+    with serving(shared_drama(), tmp_path / "one", listen=True) as first:
+        listening(page, f"{first.url}/obs?rate={RATE}&delay=800")
+        port = first.port
+    page.until("rtDrama3.listener.state === 'waiting'")
+    with serving(shared_drama(), tmp_path / "two", listen=True, port=port) as second:
+        page.until("rtDrama3.listener.state === 'listening'")
+        recorder = Recorder("card.monitor", RATE)
+        with second.native() as client:
+            spoken = speak(client, "Here again.", 1.0)
+        page.until("quiet")
+        recorder.wait_for(RATE // 4)
+        assert np.array_equal(sounding(recorder.stop()), sounding(spoken))
+
+
+def test_without_leave_to_play_a_click_is_asked_for(
+    card: Daemon, browser: Browser, place: Place
+) -> None:
+    page = browser(autoplay=False)
+    page.open(f"{place.url}/obs")
+    page.until("!document.getElementById('unblock').hidden")
+    page.until("rtDrama3.listener.state === 'listening'")
+    with place.native() as client:
+        speak(client, "Nobody hears this.", 0.3)
+    assert page.run("rtDrama3.player.stats.tracks") == 0  # old news is not kept for later
+    page.click("#unblock")
+    page.until("rtDrama3.player.state === 'running'")
+    page.until("document.getElementById('unblock').hidden")
+
+
+def test_a_key_comes_in_the_fragment(browser: Browser, tmp_path: Path) -> None:
+    key = "a key? 100% /+~"
+    with serving(shared_drama(), tmp_path / "keys", listen=True, api_keys=[key]) as guarded:
+        page = browser()
+        page.open(f"{guarded.url}/obs#key=wrong")
+        page.until("globalThis.rtDrama3?.listener.state === 'refused'")
+        assert "key" in page.run("document.getElementById('notice').textContent")
+        page.open("about:blank#")
+        page.open(f"{guarded.url}/obs#key={quote(key)}")
+        page.until("globalThis.rtDrama3?.listener.state === 'listening'")
+        assert not [url for url in page.asked if "100" in url.partition("#")[0]]
