@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Guidance: TypeAlias = Annotated[
     float | None,
-    typer.Option(help="How strongly [directions] are followed: 0 is off, 4 is strong."),
+    typer.Option(help=r"How strongly \[directions] are followed: 0 is off, 4 is strong."),
 ]
 Steer: TypeAlias = Annotated[
     list[str] | None,

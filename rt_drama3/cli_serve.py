@@ -41,6 +41,20 @@ def serve(
             "--url-references", help="Fetch reference clips from public URLs that clients name."
         ),
     ] = False,
+    listen: Annotated[
+        bool,
+        typer.Option("--listen", "--obs", help="Let listeners, such as OBS, hear what is spoken."),
+    ] = False,
+    captions: Annotated[
+        bool | None, typer.Option(help="Tell listeners the text as well; default: yes.")
+    ] = None,
+    sink: Annotated[
+        str | None,
+        typer.Option(help="Play what clients have spoken here: speaker[:DEVICE] or mic[:NAME]."),
+    ] = None,
+    sink_mode: Annotated[
+        str | None, typer.Option(help="queue: one after the other (default); or mix.")
+    ] = None,
     data_folder: Annotated[Path | None, typer.Option(help="Where named voices are kept.")] = None,
     max_streams: Annotated[
         int | None, typer.Option(help="Streams that speak at the same time.")
@@ -49,7 +63,7 @@ def serve(
         str | None, typer.Option(help="auto, eager, compile or cudagraph.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML with [server], [limits] and [engine].")
+        Path | None, typer.Option(help=r"TOML with \[server], \[limits] and \[engine].")
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -70,6 +84,10 @@ def serve(
         insecure=insecure or None,
         cors_origins=cors_origin,
         url_references=url_references or None,
+        listen=listen or None,
+        captions=captions,
+        sink=sink,
+        sink_mode=sink_mode,
         data_folder=None if data_folder is None else str(data_folder),
     )
     engine = read_engine_config(config, max_streams=max_streams, step_mode=step_mode)

@@ -29,7 +29,7 @@ def _voice() -> None:
 def steer(
     name: Annotated[str, typer.Argument(help="What the vector is to be called.")],
     direct: Annotated[
-        str, typer.Option(help="The direction to measure, such as [excited] or <whisper>.")
+        str, typer.Option(help=r"The direction to measure, such as \[excited] or <whisper>.")
     ],
     texts: Annotated[
         Path, typer.Option(help="Lines to say with and without it; UTF-8, one text each.")

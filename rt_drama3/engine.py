@@ -50,6 +50,7 @@ class Engine:
         self.voices = VoiceCache(self.config.voice_cache_mb << 20)
         self._codec, self._sampling = drama.codec, drama.sampling
         self._reads_directions = drama.prompts.reads_directions
+        self._pieces = drama.pieces
         self._steering = drama.steering
         self._loop = DeviceLoop(drama, self.config, self.costs, self.voices)
         # Who forgets to close it gets threads and memory back; at exit the loop ends by itself.
@@ -91,6 +92,8 @@ class Engine:
             speech = Speech(self, request)
             stream = EngineStream.open(speech, sampling, codec, now, wake, direction)
             stream.text.reads_directions = self._reads_directions
+            stream.text.longest = self._pieces.longest
+            stream.remembers = self._pieces.remembered
             if request.final:
                 stream.text.set_whole(request.text)
             else:
@@ -144,6 +147,11 @@ class Engine:
         if stream is not None:
             stream.cancelled = True
             self._loop.wake.set()
+
+    def resting(self, speech: Speech) -> bool:
+        """See ``Speech.resting``."""
+        stream = self._loop.streams.get(speech)
+        return stream is not None and stream.resting
 
     def consumed(self) -> None:
         """A listener took audio: a paused stream may go on."""

@@ -62,6 +62,7 @@ class TextIntake:
         count: pieces given out or waiting.
         final: no more text comes.
         reads_directions: the checkpoint makes something of them; otherwise pieces go without.
+        longest: UTF-8 bytes of a piece.
     """
 
     def __init__(self) -> None:
@@ -74,6 +75,7 @@ class TextIntake:
         self.count = 0
         self.final = False
         self.reads_directions = True
+        self.longest = CHUNK_BYTES
 
     def set_whole(self, text: str) -> None:
         """Takes all of the text at once; sentences then share pieces where they fit.
@@ -108,7 +110,7 @@ class TextIntake:
             whole = spoken_so_far(growing)
             ready, growing = growing[:whole], growing[whole:]
             if size(growing) > LONGEST_SENTENCE:  # it would be cut anyway
-                *cut, rest = split_text(growing) or [""]
+                *cut, rest = split_text(growing, self.longest) or [""]
                 ready, growing = " ".join([ready, *cut]), rest + growing[len(growing.rstrip()) :]
             self._add(ready)
             self._growing = growing
@@ -157,7 +159,7 @@ class TextIntake:
         if not flatten(text).strip():
             return
         own = with_speaker_tag(text) == text
-        pieces = split_text(text if own else self._speaker + text)
+        pieces = split_text(text if own else self._speaker + text, self.longest)
         self._speaker = last_speaker_tag(text) or self._speaker
         with self._lock:
             self._pieces.extend(pieces)
@@ -211,6 +213,7 @@ class EngineStream:
         opening: the rows that the next piece's prompt begins with, before the codes of this one.
         ahead: what was read of that prompt already.
         position: rows in the caches.
+        remembers: a piece sees earlier ones.
         cap: frames that the present piece may still make.
         failure: what to end it with (any thread sets it, the device thread acts).
         prefill_started: when it got its slot.
@@ -246,6 +249,7 @@ class EngineStream:
     prefill_started: float = 0.0
     slot: int = -1
     position: int = 0
+    remembers: bool = True
     cap: int = 0
     frames: int = 0
     epoch: int = 0
@@ -298,6 +302,8 @@ class EngineStream:
     @property
     def known_rows(self) -> int:
         """Rows of the next piece's prompt that are certain by now."""
+        if not self.remembers:
+            return self.system_rows
         return len(self.opening) + len(self.piece_frames)
 
     def next_rows(self, start: int, end: int, semantic_start: int) -> Codes:
@@ -332,8 +338,16 @@ class EngineStream:
         return [*self.request.history, *self.direction.turns]
 
     def past(self) -> list[tuple[str, Codes]]:
-        """What the next piece sees of this stream: the first and the latest piece."""
+        """What the next piece sees of this stream: the first and the latest piece, if any."""
+        if not self.remembers:
+            return []
         return self.spoken[:1] + self.spoken[1:][-1:]
+
+    @property
+    def resting(self) -> bool:
+        """Whether it waits for text and everything before was delivered."""
+        submitted = self.codec.submitted
+        return self.phase is Phase.IDLE and self.text.empty() and self.delivered == submitted
 
     def lead(self, now: float, frame_seconds: float) -> float:
         """Seconds of audio that the listener has beyond what it has played by ``now``."""

@@ -187,12 +187,19 @@ class SpeechOwner(Protocol):
     def consumed(self) -> None:
         """A listener took audio; a paused stream may go on."""
 
+    def resting(self, speech: Speech) -> bool:
+        """Whether all text was spoken and delivered."""
+
 
 class Speech:
     """One stream, as its client holds it. Every method is thread-safe and returns at once.
 
     Iterate it (``for`` or ``async for``, one consumer) to take the audio; iteration ends after the
     last chunk, and raises what ended the stream if that was an error.
+
+    Attributes:
+        waited_for: why it had to wait, if it had to: ``load`` (with one more, measured speed would
+            not keep everybody realtime) or ``max_streams`` (all places are taken).
     """
 
     def __init__(self, owner: SpeechOwner, request: SpeechRequest) -> None:
@@ -207,6 +214,7 @@ class Speech:
         self._ended = False
         self._cancelled = False
         self._position: int | None = None
+        self.waited_for = ""
         self._pieces = 0
         self._segments: list[tuple[str, int]] = []
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
@@ -262,6 +270,11 @@ class Speech:
     def unread_seconds(self) -> float:
         """Audio delivered but not taken."""
         return self._unread
+
+    @property
+    def resting(self) -> bool:
+        """Whether it waits for text: all that can be spoken was spoken and delivered."""
+        return not self._ended and self._owner.resting(self)
 
     def __iter__(self) -> Iterator[AudioChunk]:
         """Takes chunks as they come, blocking between them."""
@@ -357,9 +370,10 @@ class Speech:
         """Tells the client which piece of its text comes next."""
         self._segments.append((text, first_frame))
 
-    def place(self, position: int | None) -> None:
-        """Tells the client where it stands in the queue."""
+    def place(self, position: int | None, reason: str = "") -> None:
+        """Tells the client where it stands in the queue, and what the first one waits for."""
         self._position = position
+        self.waited_for = reason or self.waited_for
 
     def _ready(self) -> bool:
         return bool(self._chunks) or self._ended or self._cancelled

@@ -7,9 +7,13 @@ import subprocess
 import sys
 import time
 import wave
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import rich.text
+import typer
 from typer.testing import CliRunner
 
 from rt_drama3.cli import app
@@ -145,3 +149,19 @@ def test_make_tiny_speaks(tmp_path: Path) -> None:
     result = command("speak", "Hi.", "--model", str(folder), *limits)
     assert result.returncode == 0, result.stderr
     assert 0 < json.loads(result.stdout)["frames"] <= 4
+
+
+def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """A command and those below it, by name."""
+    yield name, command
+    for below, found in getattr(command, "commands", {}).items():
+        yield from commands(found, f"{name} {below}".strip())
+
+
+def test_no_help_text_loses_its_brackets() -> None:
+    """Square brackets are markup to what shows the help, unless they are escaped."""
+    for name, found in commands(typer.main.get_command(app)):
+        texts = [found.help, *(getattr(option, "help", None) for option in found.params)]
+        for text in filter(None, texts):
+            shown = rich.text.Text.from_markup(text).plain
+            assert shown == text.replace(r"\[", "["), (name, text)

@@ -33,17 +33,17 @@ def read_clip(
     """
     audio = entry.value("audio")
     if isinstance(audio, str) and _SCHEME.match(audio):
-        return Reference(text, url=checked_url(audio))
+        return Reference(text, url=checked_url(audio, entry.path("audio")))
     if isinstance(audio, str | memoryview) and base64_too:
-        audio = from_base64(audio)
+        audio = from_base64(audio, entry.path("audio"))
     if not isinstance(audio, bytes):
         how = "(in JSON, base64)" if base64_too else "(bin), or vq_codes,"
         wanted = f"the bytes of an audio file {how} are needed"
         raise entry.refuse("audio", wanted, "bad_reference")
-    return Reference(text, audio=checked_audio(audio, limits))
+    return Reference(text, audio=checked_audio(audio, limits, entry.path("audio")))
 
 
-def checked_url(url: str) -> str:
+def checked_url(url: str, what: str = "the clip's URL") -> str:
     """A URL of a clip, of a kind that some server might fetch; whether this one does, it decides.
 
     Raises:
@@ -52,17 +52,18 @@ def checked_url(url: str) -> str:
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
         raise Refused(
             "bad_reference",
-            f"the clip's URL is {show(url)}; http:// or https:// and at most {LONGEST_URL} "
+            f"{what} is {show(url)}; http:// or https:// and at most {LONGEST_URL} "
             "printable ASCII characters are needed.",
         )
     return url
 
 
-def from_base64(audio: str | memoryview) -> bytes:
+def from_base64(audio: str | memoryview, what: str = "the audio of a reference") -> bytes:
     """Base64, also as a data URL; part by part, so that other threads get their turn.
 
     Args:
         audio: as ``wire.parse_json`` gives it.
+        what: its name in messages.
 
     Raises:
         Refused: ``bad_reference``.
@@ -79,5 +80,5 @@ def from_base64(audio: str | memoryview) -> bytes:
                 raise ValueError("padding before the end")
             parts.append(binascii.a2b_base64(part, strict_mode=True))
     except ValueError:  # binascii.Error and UnicodeEncodeError are
-        raise Refused("bad_reference", "the audio of a reference is not valid base64.") from None
+        raise Refused("bad_reference", f"{what} is not valid base64.") from None
     return b"".join(parts)

@@ -59,7 +59,10 @@ def read_reference(
     if entry.value("vq_codes") is None:
         return read_clip(entry, text, limits, base64_too=base64_too)
     if entry.value("audio") is not None:
-        raise Refused("bad_reference", "a reference has audio and vq_codes; send one of them.")
+        raise Refused(
+            "bad_reference",
+            f"{entry.path('audio')} and vq_codes came together; send one of them.",
+        )
     return Reference(text, codes=read_grid(entry, "vq_codes", facts, limits, base64_too))
 
 
@@ -76,10 +79,10 @@ def read_grid(
     """
     value, books = entry.value(name), facts.num_codebooks
     if isinstance(value, list):
-        codes = _from_lists(value, name, books)
+        codes = _from_lists(value, entry.path(name), books)
     else:
         if isinstance(value, str | memoryview) and base64_too:
-            value = from_base64(value)
+            value = from_base64(value, entry.path(name))
         if not isinstance(value, bytes):
             how = "base64" if base64_too else "bin"
             raise entry.refuse(name, f"{how} is needed, or lists of numbers", "bad_reference")
@@ -87,14 +90,16 @@ def read_grid(
         if rest or not frames:
             raise Refused(
                 "bad_reference",
-                f"{name} has {len(value)} bytes; {books} codes of 2 bytes per frame are needed.",
+                f"{entry.path(name)} has {len(value)} bytes; {books} codes of 2 bytes per frame "
+                "are needed.",
             )
         codes = np.frombuffer(value, "<u2").reshape(books, frames).astype(np.int64)
     seconds = codes.shape[1] * facts.frame_seconds
     if seconds > limits.reference_seconds:
         raise Refused(
             "bad_reference",
-            f"{name} lasts {seconds:.1f} s; at most {limits.reference_seconds:g} s may be.",
+            f"{entry.path(name)} lasts {seconds:.1f} s; at most {limits.reference_seconds:g} s "
+            "may be.",
         )
     return codes
 

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Start:
-    """Open a stream for ``utterance.order``, then ``utterance.ready()``."""
+    """Open a stream for ``utterance.order``, then ``utterance.ready()``.
+
+    Where others of the connection were not cancelled and still speak, it is spoken after them. One
+    that has ``refused`` fails with that when its turn comes.
+    """
 
     utterance: Utterance
 

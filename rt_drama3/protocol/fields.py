@@ -36,7 +36,7 @@ class Fields:
     def refuse(self, name: str, wanted: str, code: str = "bad_field") -> Refused:
         """An error about a field."""
         found = show(self._values.get(name))
-        return Refused(code, f"{self._name(name)} is {found}; {wanted}.")
+        return Refused(code, f"{self.path(name)} is {found}; {wanted}.")
 
     def text(self, name: str, longest: int) -> str | None:
         """A string of at most so many characters."""
@@ -48,7 +48,7 @@ class Fields:
         if isinstance(value, memoryview) or len(value) > longest:
             raise Refused(
                 "text_too_long",
-                f"{self._name(name)} has {len(value)} characters; at most {longest} may be.",
+                f"{self.path(name)} has {len(value)} characters; at most {longest} may be.",
             )
         return value
 
@@ -101,7 +101,7 @@ class Fields:
             return None
         if not isinstance(value, dict):
             raise self.refuse(name, "a map is needed")
-        return Fields(value, self._name(name))
+        return Fields(value, self.path(name))
 
     def items(self, name: str, most: int) -> list[object]:
         """A list, empty when it is not given."""
@@ -112,7 +112,7 @@ class Fields:
             raise self.refuse(name, "a list is needed")
         if len(value) > most:
             raise Refused(
-                "bad_field", f"{self._name(name)} has {len(value)} entries; at most {most} may be."
+                "bad_field", f"{self.path(name)} has {len(value)} entries; at most {most} may be."
             )
         return value
 
@@ -124,10 +124,11 @@ class Fields:
 
     def entry(self, name: str, number: int, value: object) -> Fields:
         """A map that is an entry of a list."""
-        where = f"{self._name(name)}[{number}]"
+        where = f"{self.path(name)}[{number}]"
         if not isinstance(value, dict):
             raise Refused("bad_field", f"{where} is {show(value)}; a map is needed.")
         return Fields(value, where)
 
-    def _name(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """A field as messages name it: with the map that it is in."""
         return f"{self._where}.{name}" if self._where else name

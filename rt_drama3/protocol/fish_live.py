@@ -1,26 +1,30 @@
 """FishLiveSession: one connection on /v1/tts/live, as the Fish Audio clients in the wild use it.
 
-They start, send text, flush, stop, and start again on the same socket; some never stop, none ever
-cancels. They know the events ``audio`` and ``finish`` and skip all others, so errors and notices
-that belong to one message go out as events of their own. Whatever ends an utterance otherwise is
-told by ``finish`` with reason ``error``, and the connection is closed after it, as clients expect.
+They start, send text, flush, stop, and start again on the same socket, some without waiting for the
+``finish``; then one utterance is spoken after the other. Some never stop, none ever cancels. They
+know the events ``audio`` and ``finish`` and skip all others, so errors and notices that belong to
+one message go out as events of their own. Whatever ends an utterance otherwise is told by
+``finish`` with reason ``error``, and the connection is closed after it, as clients expect.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from rt_drama3.protocol.events import Close, Event, Finish, Send, Start, Text
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.fish_request import read_request
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
+from rt_drama3.protocol.order import SpeechOrder
 from rt_drama3.protocol.refusals import Refused, show
 from rt_drama3.protocol.session import Session, new_request_id
 from rt_drama3.protocol.text_gate import TextGate
 from rt_drama3.protocol.utterance import Outcome, Piece, StampsLike, State, Utterance
 from rt_drama3.protocol.wire import pack
+
+MOST_WAITING = 16  # stopped utterances in front of a new one
 
 
 class FishUtterance(Utterance):
@@ -30,6 +34,7 @@ class FishUtterance(Utterance):
         lost: the first text of it that could not be spoken; ``finish`` then says so.
     """
 
+    rests: ClassVar[bool] = True
     lost: Refused | None = None
     _early: Outcome | None = None  # the stream ended before the client's stop
 
@@ -95,6 +100,7 @@ class FishLiveSession(Session[FishUtterance]):
         super().__init__(facts, limits, clock, new_id)
         self._model = model
         self._told = 0  # warnings about unknown events
+        self._stopped: list[FishUtterance] = []  # before the last one, and not spoken to their end
         self._handlers = {
             "start": self._start,
             "text": self._text,
@@ -103,9 +109,17 @@ class FishLiveSession(Session[FishUtterance]):
         }
 
     def _start(self, fields: Fields) -> list[Event]:
-        # A client that starts anew no longer wants what runs: a barge-in on one socket.
-        events = self._stop_running()
+        running, events = self._running(), list[Event]()
+        if running is not None and running.refused:
+            return []  # the connection ends when it is its turn
+        if running is not None and running.state is State.FINISHING:
+            self._stopped.append(running)  # all of it was asked for, and has its finish to come
+        elif running is not None:
+            # A client that starts anew before its stop no longer wants what runs: a barge-in.
+            events = self._stop_one(running)
+        self._stopped = [one for one in self._stopped if one.state is not State.OVER]
         gate = TextGate(self._limits)
+        order, refused = SpeechOrder(), None
         try:
             request = fields.map("request")
             if request is None:
@@ -114,20 +128,55 @@ class FishLiveSession(Session[FishUtterance]):
             order = read_request(
                 request, gate.push(text), False, self._facts, self._limits, self._model
             )
+            self._check_room(order)
         except Refused as error:
-            return [*events, *self._end_connection(error)]
-        self._budget.forgive()
+            if not self._stopped:
+                return [*events, *self._end_connection(error)]
+            refused = error  # which must not silence those before it
+        else:
+            self._budget.forgive()
         self._utterance = FishUtterance(
             self._new_id(), order, self._facts, self._limits, self._clock
         )
         self._utterance.text = gate
+        self._utterance.refused = refused
         return [*events, Start(self._utterance)]
+
+    def _check_room(self, order: SpeechOrder) -> None:
+        """Bounds what waits behind utterances that are still spoken.
+
+        Raises:
+            Refused: ``backlog_full``.
+        """
+        if len(self._stopped) > MOST_WAITING:
+            raise Refused(
+                "backlog_full", f"{len(self._stopped)} utterances wait; at most {MOST_WAITING} may."
+            )
+        if not self._stopped:
+            return
+        characters = len(order.text) + sum(one.text.pending for one in self._stopped)
+        if characters > self._limits.pending_characters:
+            raise Refused(
+                "backlog_full",
+                f"{characters} characters wait to be spoken; at most "
+                f"{self._limits.pending_characters} may.",
+            )
+        orders = [order, *(one.order for one in self._stopped)]
+        size = sum(len(clip.audio or b"") for one in orders for clip in one.references)
+        if size > self._limits.message_bytes:
+            raise Refused(
+                "backlog_full",
+                f"the clips of utterances that wait have {size} bytes; at most "
+                f"{self._limits.message_bytes} may be.",
+            )
 
     def _text(self, fields: Fields) -> list[Event]:
         running = self._running()
         if running is None or running.state is State.FINISHING:
             when = "without a start" if running is None else "after stop"
             raise Refused("out_of_order", f"text came {when}.")
+        if running.refused:
+            return []
         text = fields.text("text", self._limits.message_characters)
         if text is None:
             raise fields.refuse("text", "a string is needed")
@@ -168,15 +217,23 @@ class FishLiveSession(Session[FishUtterance]):
         return [Send(pack({"event": "error", "error": error.message, **_details(error)}))]
 
     def _fail(self, utterance: FishUtterance, error: Refused) -> list[Event]:
-        return self._end_connection(error)
+        return self._end(error, utterance.finish_message(error))
 
     def _end_connection(self, error: Refused) -> list[Event]:
         running = self._running()
         if running is None:
             last = {"event": "finish", "reason": "error", "time": 0.0, **_details(error)}
-            said = pack(last)
-        else:
-            said = running.finish_message(error)
+            return self._end(error, pack(last))
+        return self._end(error, running.finish_message(error))
+
+    def _stop_running(self, *, answer: bool = False) -> list[Event]:
+        """Stops everything: what runs, and what was to be spoken before it."""
+        before = [one for one in self._stopped if one.state is not State.OVER]
+        self._stopped = []
+        events = [event for one in before for event in self._stop_one(one)]
+        return [*events, *super()._stop_running(answer=answer)]
+
+    def _end(self, error: Refused, said: bytes) -> list[Event]:
         events = self._stop_running()
         self._closed = True
         return [*events, Send(said), Close(error.kind.close, error.code)]
@@ -186,7 +243,7 @@ def _details(error: Refused) -> Mapping[str, Any]:
     return {
         "message": error.message,
         "code": error.code,
-        "remedy": error.kind.remedy,
+        "remedy": error.remedy,
         "retriable": error.kind.retriable,
     }
 

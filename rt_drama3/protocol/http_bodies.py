@@ -31,6 +31,8 @@ OPENAI_RATE = 24_000  # raw PCM has this rate to every client; wav follows it
 OPENAI_VOICES = frozenset(
     ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer")
 ) | {"verse", "marin", "cedar"}
+JSON_TYPES = ("application/json", "")  # clients that name none send JSON
+MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 MOST_TAKES = 32  # to choose the best of
 RETRY_SECONDS = 1  # what a client is told to wait
 
@@ -49,20 +51,16 @@ def parse_fish_tts(
     Raises:
         Refused: the body cannot be served.
     """
-    kind = content_type.split(";")[0].strip().lower()
-    if kind in ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack"):
-        fields = Fields(unpack(body, limits))
-    elif kind in ("application/json", ""):
-        fields = Fields(parse_json(body, limits))
-    else:
-        raise Refused("unsupported_media_type", f"Content-Type is {show(content_type)}.")
+    fields = Fields(read_map(body, content_type, limits))
     text = whole_text(fields.text("text", limits.pending_characters))
     order = read_request(fields, text, True, facts, limits, model)
     return replace(order, best_of=_best_of(fields))
 
 
-def parse_openai_speech(body: bytes, facts: ModelFacts, limits: ProtocolLimits) -> SpeechOrder:
-    """The body of ``POST /v1/audio/speech``.
+def parse_openai_speech(
+    body: bytes, facts: ModelFacts, limits: ProtocolLimits, content_type: str = ""
+) -> SpeechOrder:
+    """The body of ``POST /v1/audio/speech``; ``content_type`` is JSON's, or none.
 
     Beyond OpenAI's own fields, ``sample_rate``, ``bitrate``, ``seed``, ``temperature``,
     ``top_p``, ``references``, ``guidance``, ``steering``, ``previous_takes``, ``best_of`` and
@@ -71,6 +69,12 @@ def parse_openai_speech(body: bytes, facts: ModelFacts, limits: ProtocolLimits) 
     Raises:
         Refused: the body cannot be served.
     """
+    if media_type(content_type) not in JSON_TYPES:
+        raise Refused(
+            "unsupported_media_type",
+            f"Content-Type is {show(content_type)}.",
+            "Send application/json.",
+        )
     fields = Fields(parse_json(body, limits))
     text = whole_text(fields.text("input", limits.pending_characters))
     name = fields.choice("response_format", OPENAI_FORMATS, "unsupported_format") or "mp3"
@@ -105,6 +109,36 @@ def parse_openai_speech(body: bytes, facts: ModelFacts, limits: ProtocolLimits) 
         instructions=instructions,
         notices=notices,
     )
+
+
+def read_map(
+    body: bytes, content_type: str, limits: ProtocolLimits, remedy: str = ""
+) -> dict[str, Any]:
+    """A body that is a map, in JSON or MessagePack.
+
+    Args:
+        body: as it came.
+        content_type: with or without parameters; none is taken for JSON's.
+        limits: of the server.
+        remedy: for who sends another type, where the route takes more than maps.
+
+    Raises:
+        Refused: ``unsupported_media_type``, or what ``parse_json`` raises.
+    """
+    kind = media_type(content_type)
+    if kind in JSON_TYPES:
+        return parse_json(body, limits)
+    if kind not in MSGPACK_TYPES:
+        raise Refused("unsupported_media_type", f"Content-Type is {show(content_type)}.", remedy)
+    try:
+        return unpack(body, limits)
+    except Refused as error:
+        raise error.advising(bad_message="Send one MessagePack map.") from None
+
+
+def media_type(content_type: str) -> str:
+    """A Content-Type without its parameters."""
+    return content_type.split(";")[0].strip().lower()
 
 
 def _best_of(fields: Fields) -> int:
@@ -210,7 +244,7 @@ def _sse(message: Mapping[str, Any]) -> bytes:
 def _details(error: Refused, request_id: str) -> dict[str, Any]:
     details = {
         "code": error.code,
-        "remedy": error.kind.remedy,
+        "remedy": error.remedy,
         "retriable": error.kind.retriable,
     }
     return {**details, "request_id": request_id} if request_id else details

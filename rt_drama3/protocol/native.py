@@ -21,6 +21,7 @@ from rt_drama3.protocol.native_messages import (
     NativeUtterance,
     cancelled_message,
     error_message,
+    pong_message,
 )
 from rt_drama3.protocol.order import (
     MOST_DECIBELS,
@@ -130,11 +131,7 @@ class NativeSession(Session[NativeUtterance]):
         return [Hush(), Send(pack(cancelled_message(last, NOTHING_GENERATED, NOTHING_SENT)))]
 
     def _ping(self, fields: Fields) -> list[Event]:
-        data = fields.value("data")
-        if data is not None and not (isinstance(data, str) and len(data) <= 64):
-            data = fields.integer("data", 0, (1 << 63) - 1)
-        now = round(1e3 * self._clock(), 3)
-        return [Send(pack({"type": "pong", "data": data, "server_ms": now}))]
+        return [Send(pack(pong_message(fields, self._clock())))]
 
     def _when_ended(self, was_open: bool) -> None:
         self._late = self._limits.late_messages if was_open else 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import SpeechOrder
 from rt_drama3.protocol.refusals import Refused
@@ -15,6 +16,7 @@ from rt_drama3.protocol.wire import pack
 from rt_drama3.takes import FAMILY, SCHEMA
 
 VERSION = 1
+LONGEST_PING = 64  # characters of data
 
 # What the limits are called in ``ready``: those that a client can keep by itself.
 _ANNOUNCED = (
@@ -37,7 +39,7 @@ def error_message(error: Refused, scope: str, request_id: str | None = None) -> 
         "id": request_id,
         "code": error.code,
         "message": error.message,
-        "remedy": error.kind.remedy,
+        "remedy": error.remedy,
         "retriable": error.kind.retriable,
         "scope": scope,
     }
@@ -48,6 +50,29 @@ def cancelled_message(
 ) -> dict[str, Any]:
     """A ``cancelled``."""
     return {"type": "cancelled", "id": request_id, "generated": generated, "sent": sent}
+
+
+def pong_message(ping: Fields, now: float) -> dict[str, Any]:
+    """A ``pong``.
+
+    Args:
+        ping: that it answers.
+        now: seconds.
+
+    Raises:
+        Refused: ``bad_field``: the ping's data cannot come back.
+    """
+    data = ping.value("data")
+    if isinstance(data, str | memoryview):
+        if len(data) > LONGEST_PING:
+            raise Refused(
+                "bad_field",
+                f"data has {len(data)} characters; at most {LONGEST_PING} may be, or a whole "
+                "number in their place.",
+            )
+    elif data is not None:
+        data = ping.integer("data", 0, (1 << 63) - 1)
+    return {"type": "pong", "data": data, "server_ms": round(1e3 * now, 3)}
 
 
 NOTHING_GENERATED = {"frames": 0, "seconds": 0.0}

@@ -199,7 +199,7 @@ def transcript(fields: Fields, limits: ProtocolLimits) -> str:
     text = fields.text("text", limits.transcript_characters)
     if text is None:
         raise fields.refuse("text", "what is said in the clip is needed", "bad_reference")
-    return checked_text(text, "the transcript of a reference", "bad_reference")
+    return checked_text(text, fields.path("text"), "bad_reference")
 
 
 def read_codes(fields: Fields, text: str, facts: ModelFacts, limits: ProtocolLimits) -> Reference:
@@ -215,32 +215,39 @@ def read_codes(fields: Fields, text: str, facts: ModelFacts, limits: ProtocolLim
     if rest or not frames:
         raise Refused(
             "bad_reference",
-            f"vq_codes has {len(data)} bytes; {facts.num_codebooks} codes of 2 bytes per frame "
-            "are needed.",
+            f"{fields.path('vq_codes')} has {len(data)} bytes; {facts.num_codebooks} codes of 2 "
+            "bytes per frame are needed.",
         )
     seconds = frames * facts.frame_seconds
     if seconds > limits.reference_seconds:
         raise Refused(
             "bad_reference",
-            f"vq_codes lasts {seconds:.1f} s; at most {limits.reference_seconds:g} s may be.",
+            f"{fields.path('vq_codes')} lasts {seconds:.1f} s; at most "
+            f"{limits.reference_seconds:g} s may be.",
         )
     codes = np.frombuffer(data, "<u2").reshape(facts.num_codebooks, frames).astype(np.int64)
     return Reference(text, codes=codes)
 
 
-def checked_audio(data: bytes, limits: ProtocolLimits) -> bytes:
+def checked_audio(
+    data: bytes, limits: ProtocolLimits, what: str = "the audio of a reference"
+) -> bytes:
     """A clip's bytes, within bounds; whether they are audio is found when they are decoded.
+
+    Args:
+        data: an audio file.
+        limits: for its size.
+        what: its name in messages.
 
     Raises:
         Refused: ``bad_reference``.
     """
     if not data:
-        raise Refused("bad_reference", "the audio of a reference is empty.")
+        raise Refused("bad_reference", f"{what} is empty.")
     if len(data) > limits.reference_bytes:
         raise Refused(
             "bad_reference",
-            f"the audio of a reference has {len(data)} bytes; at most {limits.reference_bytes} "
-            "may be.",
+            f"{what} has {len(data)} bytes; at most {limits.reference_bytes} may be.",
         )
     return data
 

@@ -52,15 +52,16 @@ KINDS: dict[str, Kind] = {
         "Send larger pieces of text, less often.", retriable=True, http=429, close=4429
     ),
     "too_many_errors": Kind("Fix the client, then connect again.", http=429, close=4429),
+    "no_such_route": Kind("GET /openapi.json names every route.", http=404),
     "unauthorized": Kind("Send a valid key: Authorization: Bearer <key>.", http=401, close=4401),
     "forbidden": Kind("Connect from an allowed origin.", http=403, close=4403),
     "idle": Kind("Connect again when there is something to say.", True, http=408, close=4408),
     "slow_client": Kind("Read audio as fast as it is played.", True, http=408, close=4409),
     "overloaded": Kind("Try again in a moment, or elsewhere.", True, http=429, close=1013),
     "not_ready": Kind("Wait until /ready answers 200.", True, http=503, close=1013),
-    "stopped": Kind("Speak again when the operator wants it.", http=409, close=1001),
     "shutting_down": Kind("Connect again, or elsewhere.", True, http=503, close=1001),
     "engine_failed": Kind("Try again; tell the operator.", True, http=503, close=1011),
+    "stopped": Kind("Speak again when the operator wants it.", http=409, close=1001),
     "internal": Kind("Tell the operator, with the request id.", http=500, close=1011),
 }
 
@@ -71,12 +72,18 @@ class Refused(RequestError):  # noqa: N818 - the name is the condition
     Attributes:
         code: one of ``KINDS``.
         message: what was wrong, with the value.
+        remedy: what to do about it: that of the code, where nothing more fitting was given.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, remedy: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.message = clean(message)
+        self.remedy = remedy or KINDS[code].remedy
+
+    def advising(self, **remedies: str) -> Refused:
+        """The same error, with another remedy where one is given for its code."""
+        return Refused(self.code, self.message, remedies.get(self.code, self.remedy))
 
     @property
     def kind(self) -> Kind:

@@ -100,7 +100,7 @@ class Session(ABC, Generic[U]):
 
         Nothing comes of it when the utterance had ended already.
         """
-        if self._closed or utterance is not self._running():
+        if self._closed or utterance.state is State.OVER:
             return []
         return self._fail(utterance, as_refused(error))
 
@@ -146,7 +146,8 @@ class Session(ABC, Generic[U]):
 
     def _stop_running(self, *, answer: bool = False) -> list[Event]:
         running = self._running()
-        if running is None:
-            return []
-        running.stop(answer)
-        return [Cancel(running)]
+        return [] if running is None else self._stop_one(running, answer)
+
+    def _stop_one(self, utterance: U, answer: bool = False) -> list[Event]:
+        utterance.stop(answer)
+        return [Cancel(utterance)]

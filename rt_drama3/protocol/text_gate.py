@@ -39,7 +39,7 @@ class TextGate:
 
         Raises:
             Refused: ``backlog_full``, or ``bad_text``; the delta is then dropped, with what was
-                held back for it.
+                held back if it is the beginning of what cannot be spoken.
         """
         most = self._limits.pending_characters
         if self.pending + len(self._held) + len(text) > most:
@@ -48,9 +48,14 @@ class TextGate:
                 f"{self.pending} characters wait to be spoken and {len(text)} came; at most "
                 f"{most} may wait.",
             )
-        text, self._held = self._held + text, ""
+        delta, held = text, self._held
+        text, self._held = held + delta, ""
         unfinished = _UNFINISHED.search(text)
-        passed = self._pass(text[: unfinished.start()] if unfinished else text)
+        try:
+            passed = self._pass(text[: unfinished.start()] if unfinished else text)
+        except Refused:
+            self._held = "" if _can_be_spoken(delta) else held
+            raise
         if unfinished:
             self._held = unfinished[0]
             self.unflushed = True
@@ -75,3 +80,11 @@ class TextGate:
         self.unflushed = self.unflushed or bool(text.strip())
         self.pending += len(text)
         return text
+
+
+def _can_be_spoken(text: str) -> bool:
+    try:
+        check_part(text)
+    except RequestError:
+        return False
+    return True

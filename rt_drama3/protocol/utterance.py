@@ -11,7 +11,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from rt_drama3.protocol.formats import split_audio
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import SpeechOrder
+from rt_drama3.protocol.refusals import Refused
 from rt_drama3.protocol.text_gate import TextGate
 
 
@@ -107,7 +108,12 @@ class Utterance(ABC):
         text: what came of its text, and how much waits.
         first_audio: seconds from ``accepted`` to the first message with audio.
         owes_cancelled: the client asked for a cancel and waits for its answer.
+        refused: why its start cannot be served, where it has to wait for its turn to be told so.
+        rests: what resampling holds back goes out when all text so far was spoken, at the price
+            of a sample more than the frames are worth; not where messages count samples.
     """
+
+    rests: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -123,6 +129,7 @@ class Utterance(ABC):
         self.limits = limits
         self.clock = clock
         self.accepted = clock()
+        self.refused: Refused | None = None
         self.sent = Sent()
         self.state = State.FINISHING if order.final else State.OPEN
         self.text = TextGate(limits)

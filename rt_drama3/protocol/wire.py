@@ -85,6 +85,13 @@ def parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) -> 
     Raises:
         Refused: ``too_large``, ``too_complex`` or ``bad_message``.
     """
+    try:
+        return _parse_json(body, limits)
+    except Refused as error:
+        raise error.advising(bad_message="Send one JSON object.") from None
+
+
+def _parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) -> dict[str, Any]:
     _check_size(len(body), limits)
     data, long = bytes(body), dict[str, memoryview]()
     if len(data) > LONG:

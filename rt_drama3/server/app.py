@@ -12,17 +12,21 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
-from rt_drama3.protocol import new_request_id
-from rt_drama3.server import http, live_routes, routes
+from rt_drama3.protocol import KINDS, Refused, error_headers, fish_error, new_request_id
+from rt_drama3.server import http, listen_routes, live_routes, pages, routes
 from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.service import Service
+from rt_drama3.sinks import Sink
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
     from rt_drama3.engine import Engine
 
+NO_ROUTE = "no_such_route"
 EXPOSED = ["X-Request-Id", "X-Sample-Rate", "X-Channels", "X-Bit-Depth", "X-Notice", "Retry-After"]
 SAFE = ["Authorization", "Content-Type", "Model", "X-Request-Id"]
 
@@ -32,6 +36,7 @@ def create_app(
     engine: Engine | None = None,
     config: ServerConfig | None = None,
     name: str = "nano",
+    sink: Sink | None = None,
 ) -> Starlette:
     """The application; its ``state.service`` is the shared state.
 
@@ -40,9 +45,14 @@ def create_app(
         engine: None is that of ``drama``.
         config: settings; None are the defaults.
         name: of the model, for clients.
+        sink: what clients' speech is played into as well, instead of the one of ``config``; whoever
+            serves the application opens it by ``state.service.hub.sink_open``.
+
+    Raises:
+        SinkError: this system has no sink of the kind that ``config`` names.
     """
     settings = config or ServerConfig()
-    service = Service(settings, name)
+    service = Service(settings, name, sink)
     if drama is not None:
         service.attach(drama, engine or drama.engine)
 
@@ -60,7 +70,7 @@ def create_app(
     )
     app = Starlette(
         routes=[
-            Route("/", routes.page),
+            *pages.routes(settings),
             Route("/health", routes.health),
             Route("/ready", routes.ready),
             Route("/metrics", routes.prometheus),
@@ -73,13 +83,40 @@ def create_app(
             Route("/v1/audio/speech", http.openai_speech, methods=["POST"]),
             WebSocketRoute("/v1/stream", live_routes.stream),
             WebSocketRoute("/v1/tts/live", live_routes.tts_live),
+            *_listening_routes(service),
         ],
         middleware=[cors] if settings.cors_origins else [],
         exception_handlers={HTTPException: _no_such_route},
         lifespan=lifespan,
     )
     app.state.service = service
+    app.router.default = _unrouted(app.router.default)
     return app
+
+
+def _listening_routes(service: Service) -> list[BaseRoute]:
+    """What is there only where the operator lets one hear what others have spoken."""
+    found: list[BaseRoute] = []
+    if service.hub is not None:
+        found.append(Route("/v1/stop", listen_routes.stop, methods=["POST"]))
+    if service.config.listen:
+        found.append(WebSocketRoute("/v1/listen", listen_routes.listen))
+    return found
+
+
+def _unrouted(default: ASGIApp) -> ASGIApp:
+    """What answers where no route does; Starlette's own calls a WebSocket forbidden."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await default(scope, receive, send)
+            return
+        websocket, name = WebSocket(scope, receive, send), new_request_id()
+        error = Refused(NO_ROUTE, f"WebSocket {websocket.url.path[:200]}: Not Found.")
+        status, body = fish_error(error, name)
+        await websocket.send_denial_response(JSONResponse(body, status, error_headers(error, name)))
+
+    return answer
 
 
 def _no_such_route(request: Request, error: Exception) -> Response:
@@ -88,8 +125,8 @@ def _no_such_route(request: Request, error: Exception) -> Response:
     body = {
         "status": error.status_code,
         "message": f"{request.method} {request.url.path[:200]}: {error.detail}.",
-        "code": "no_such_route",
-        "remedy": "GET /openapi.json lists every route.",
+        "code": NO_ROUTE,
+        "remedy": KINDS[NO_ROUTE].remedy,
         "retriable": False,
         "request_id": name,
     }

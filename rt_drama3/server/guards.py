@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -16,12 +17,20 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-REQUEST_SECONDS = 60.0  # for a request's head and body to arrive, from the first byte awaited
+CUT_OFF = "rt_drama3.cut_off"  # key of an HTTP scope's extension: ends a response without its end
+REQUEST_SECONDS = 60.0  # for a request's head to arrive, from the first byte awaited
+# Its body has the same time, or a little more than what whoever reads it allows, if that is more:
+# bodies that nobody reads end, too.
+BODY_MARGIN = 10.0
 REQUEST_BYTES = 1 << 16  # of it that give it the same time again, since some lines are slow
+CUT_OFF_SECONDS = 2.0  # for bytes that were written before a response was cut off to go out
 MOST_FRAGMENTS = 16_384  # of one message: empty ones cost memory and count in no size
 MOST_UNREAD = 1 << 20  # bytes of pongs that wait for a peer; audio waits before it is written
 PART = 2_048  # bytes parsed between looks at the clock; a frame may have 6
 TURN_SECONDS = 0.001  # of parsing for one connection until the others have their turn
+
+
+CutOff = Callable[[], None]
 
 
 class InTurns:
@@ -98,8 +107,17 @@ class _Flow(FlowControl):
 
 
 class TimedHttp(InTurns, H11Protocol):
-    """Uvicorn's HTTP/1.1; who does not finish a request is sent away."""
+    """Uvicorn's HTTP/1.1; who does not finish a request is sent away.
 
+    Its scope has ``CUT_OFF``, for a response that cannot be completed: that is an error to
+    uvicorn's log, however much it was to be expected.
+
+    Attributes:
+        body_extra: seconds that a body has more than a head.
+    """
+
+    body_extra = 0.0
+    _in_body = False
     _late: asyncio.TimerHandle | None = None
     _came = 0  # bytes since the clock was set
 
@@ -123,9 +141,13 @@ class TimedHttp(InTurns, H11Protocol):
         """Parses bytes; the first of a request set the clock, and every so many that follow."""
         super().data_received(data)
         self._came += len(data)
+        before, self._in_body = self._in_body, self.conn.their_state is h11.SEND_BODY
+        if self.scope is not None:
+            extensions: dict[str, Any] = self.scope.setdefault("extensions", {})
+            extensions[CUT_OFF] = self._cut_off
         if self._whole():
             self._in_time()
-        elif self._late is None or self._came >= REQUEST_BYTES:
+        elif self._late is None or self._came >= REQUEST_BYTES or self._in_body != before:
             self._set_clock()
 
     def finished(self) -> bool:
@@ -148,12 +170,19 @@ class TimedHttp(InTurns, H11Protocol):
     def _set_clock(self) -> None:
         self._in_time()
         self._came = 0
-        self._late = self.loop.call_later(REQUEST_SECONDS, self._too_late)
+        seconds = REQUEST_SECONDS + (self.body_extra if self._in_body else 0.0)
+        self._late = self.loop.call_later(seconds, self._too_late)
 
     def _in_time(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _cut_off(self) -> None:
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # so uvicorn leaves it alone
+        self.transport.close()
+        self.loop.call_later(CUT_OFF_SECONDS, self.transport.abort)
 
     def _too_late(self) -> None:
         self._late = None
@@ -164,6 +193,16 @@ class TimedHttp(InTurns, H11Protocol):
                 b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
             )
         self.transport.close()
+
+
+def timed_http(body_seconds: float) -> type[TimedHttp]:
+    """``TimedHttp`` for a server that lets bodies take so long."""
+    extra = max(0.0, body_seconds + BODY_MARGIN - REQUEST_SECONDS)
+
+    class Http(TimedHttp):
+        body_extra = extra
+
+    return Http
 
 
 class GuardedWebSockets(InTurns, WebSocketsSansIOProtocol):

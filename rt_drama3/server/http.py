@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -36,8 +36,13 @@ from rt_drama3.protocol import (
     sse_error,
     take_of,
 )
+from rt_drama3.server.guards import CUT_OFF, CutOff
 from rt_drama3.server.outgoing import Pace, Playback
 from rt_drama3.server.service import Opened, Service
+
+if TYPE_CHECKING:
+    from rt_drama3.best_of import Chosen
+    from rt_drama3.speech import Speech
 
 log = logging.getLogger("rt_drama3.server")
 
@@ -142,7 +147,8 @@ async def openai_speech(request: Request) -> Response:
     service = service_of(request)
 
     def parse(body: bytes) -> SpeechOrder:
-        return parse_openai_speech(body, service.facts, service.limits)
+        kind = request.headers.get("content-type", "")
+        return parse_openai_speech(body, service.facts, service.limits, kind)
 
     return await _speech(request, "/v1/audio/speech", parse, openai_error)
 
@@ -201,12 +207,24 @@ class SpeechResponse(Response):
         self._send: Send | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
+        self._speech: Speech | Chosen | None = None
+        self._cut = False
+        self._stopped = False
+        self._complete = False
+
+    def cut(self) -> int:
+        """Ends what is being spoken, for the operator; returns how much that was."""
+        self._cut = True
+        if self._speech is not None:
+            self._speech.cancel()
+        return 1
 
     def drain(self) -> None:
         """See ``Service.drain``: what is spoken is spoken to its end."""
 
     def stop(self) -> None:
         """See ``Service.drain``."""
+        self._stopped = True
         if self._work is not None:
             self._work.cancel()
 
@@ -217,14 +235,21 @@ class SpeechResponse(Response):
             gone = asyncio.create_task(_until_gone(receive))
             try:
                 await asyncio.wait({self._work, gone}, return_when=asyncio.FIRST_COMPLETED)
+                there = not gone.done()
             finally:
                 for task in (self._work, gone):
                     task.cancel()
                 await asyncio.wait({self._work, gone})
+            if there and self._stopped and not self._complete:
+                error = Refused("shutting_down", "the server is stopping.")
+                await self._fail(error, scope, receive)
+            if there and not self._complete and (cut_off := _cut_off(scope)):
+                cut_off()  # the log has said why
 
     async def _serve(self, scope: Scope, receive: Receive) -> None:
         service = self._service
         service.metrics.requests.labels(self._route).inc()
+        opened = None
         try:
             with service.conversation(self):
                 opened = await service.open(self._order)
@@ -241,6 +266,7 @@ class SpeechResponse(Response):
             await self._fail(RtDrama3Error("a bug"), scope, receive)
         finally:
             fields = {"id": self._name, "route": self._route, "sent_bytes": self._sent}
+            fields["waited"] = service.waited(opened.speech if opened else None)
             log.info("request ended", extra={"fields": fields})
 
     async def _fail(self, error: RtDrama3Error, scope: Scope, receive: Receive) -> None:
@@ -248,6 +274,7 @@ class SpeechResponse(Response):
         assert self._send is not None
         if not self._begun:
             await response(scope, receive, self._send)
+            self._complete = True
         elif self._order.sse:
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1):
@@ -256,12 +283,16 @@ class SpeechResponse(Response):
         # Else the body stays without its end, which every client takes for a failure.
 
     async def _speak(self, opened: Opened) -> None:
-        speech, outgoing, service = opened.speech, opened.outgoing, self._service
+        speech = opened.chosen or opened.speech
+        outgoing, service = opened.outgoing, self._service
         pace, playback = Pace(service.config.slow_seconds), Playback()
         summary, told = None, -1
+        self._speech = speech
+        heard = None if service.hub is None else service.hub.lane().begin(self._name)
         try:
             if speech is not None:
                 async for chunk in speech:
+                    self._check_cut()
                     fading = service.fading
                     data, _ = outgoing.push(chunk.pcm, fade=fading)
                     if not self._begun and data:
@@ -270,28 +301,39 @@ class SpeechResponse(Response):
                         await self._audio(data)
                     pace.end(chunk.seconds)
                     service.metrics.added.observe(time.monotonic() - chunk.stamps.decoded)
+                    if heard is not None:
+                        heard.take(chunk, speech)
                     if playback.play(chunk.seconds, chunk.segment != told):
                         service.metrics.underruns.inc()
                     told = chunk.segment
                     if fading:
                         break
                 else:
+                    self._check_cut()
                     summary = await speech.summary()
             data, _ = outgoing.end()
             async with asyncio.timeout(max(pace.begin(), 0.001)):
                 await self._audio(data, last=True)
+            if heard is not None and summary is not None:
+                heard.end()
         finally:
             if speech is not None:
                 if not speech.ended:
                     reason = "shutting_down" if service.fading else "disconnect"
                     service.metrics.cancels.labels(reason).inc()
                 speech.cancel()
-        outcome = service.outcome(summary)
+            if heard is not None:
+                heard.cancel()  # nothing, once it has ended
+        outcome = service.outcome(summary, self._order)
         if self._order.sse:
             tokens = await service.in_thread(service.tokens, self._order.text)
             take = take_of(outcome) if self._order.take else None
             await self._put(sse_done(tokens, outcome.frames, take))
         await self._put(b"", last=True)
+
+    def _check_cut(self) -> None:
+        if self._cut:
+            raise Refused("stopped", "the operator stopped all speech.")
 
     async def _audio(self, data: bytes, last: bool = False) -> None:
         """Sends audio, the head before the first of it."""
@@ -320,6 +362,12 @@ class SpeechResponse(Response):
         assert self._send is not None
         if data or last:
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+            self._complete = self._complete or last
+
+
+def _cut_off(scope: Scope) -> CutOff | None:
+    found: CutOff | None = scope.get("extensions", {}).get(CUT_OFF)
+    return found
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -24,17 +24,21 @@ from rt_drama3.protocol import (
     Event,
     Finish,
     Flush,
+    Hush,
     Refused,
     Send,
     Session,
     Start,
+    State,
     Text,
     Utterance,
     as_refused,
 )
 from rt_drama3.protocol.wire import unpack
+from rt_drama3.server.hub import Heard
 from rt_drama3.server.outbox import ANSWER_BYTES, Outbox
 from rt_drama3.server.outgoing import Pace, Playback
+from rt_drama3.server.resting import send_held
 from rt_drama3.server.service import LONG_MESSAGE, Opened, Service
 from rt_drama3.server.sockets import END_NOW, PARTS
 from rt_drama3.speech import AudioChunk, Speech
@@ -58,11 +62,12 @@ class _Talk:
     spoken: int = 0  # and of those that were begun
     told: int = 0  # segments that the client knows of
     stopped: str = ""  # why it was cut short
+    sending: bool = False  # a chunk of it is on its way
+    heard: Heard | None = None  # it, as others hear it
 
     @property
     def speech(self) -> Speech | None:
-        speech = None if self.opened is None else self.opened.speech
-        return speech if isinstance(speech, Speech) else None
+        return None if self.opened is None else self.opened.speech
 
 
 class LiveConnection:
@@ -90,6 +95,7 @@ class LiveConnection:
         self._route = route
         self._id = connection_id
         self._outbox = Outbox(websocket)
+        self._lane = None if service.hub is None else service.hub.lane()
         self._talks: dict[Utterance, _Talk] = {}
         self._active = time.monotonic()
         self._closed_by: str | None = None
@@ -119,6 +125,13 @@ class LiveConnection:
         """Ends the connection when nothing is being spoken; see ``Service.drain``."""
         if not self._talks:
             self.stop()
+
+    def cut(self) -> int:
+        """Ends what is being spoken, for the operator; returns how much that was."""
+        running = [utterance for utterance, talk in self._talks.items() if not talk.stopped]
+        for utterance in running:
+            self._fail(utterance, Refused("stopped", "the operator stopped all speech."), "stopped")
+        return len(running)
 
     def stop(self) -> None:
         """Ends the connection."""
@@ -191,8 +204,13 @@ class LiveConnection:
         elif isinstance(event, Close):
             self._closed_by = event.reason
             self._outbox.close(event.code, event.reason)
+        elif isinstance(event, Hush):
+            if self._lane is not None:
+                self._lane.cancel()
         elif isinstance(event, Cancel):
             talk = self._talks.get(event.utterance)
+            if self._lane is not None and reason != "error" and not self._waits(talk):
+                self._lane.cancel()
             if talk is not None and not talk.stopped:
                 talk.stopped = reason
                 if talk.opened is not None or reason != "error":  # else nothing was cut short
@@ -202,13 +220,28 @@ class LiveConnection:
                 elif talk.opening is not None:
                     _let_go(talk.opening)
 
+    def _waits(self, talk: _Talk | None) -> bool:
+        """Whether one is spoken before it, which is to be heard to its end."""
+        first = next((one for one in self._talks.values() if not one.stopped), talk)
+        return first is not talk
+
     def _start(self, utterance: Utterance) -> None:
         self._service.metrics.requests.labels(self._route).inc()
-        before = [talk.task for talk in self._talks.values() if talk.task is not None]
+        before = [talk for talk in self._talks.values() if talk.task is not None]
         talk = _Talk(taken=len(utterance.order.text))
         self._talks[utterance] = talk
-        talk.opening = asyncio.create_task(self._service.open(utterance.order))
-        talk.task = asyncio.create_task(self._speak(utterance, talk, before))
+        to_the_end = [one.task for one in before if one.task is not None and not one.stopped]
+        talk.opening = asyncio.create_task(self._open(utterance, to_the_end))
+        last_words = [one.task for one in before if one.task is not None]
+        talk.task = asyncio.create_task(self._speak(utterance, talk, last_words))
+
+    async def _open(self, utterance: Utterance, before: list[asyncio.Task[None]]) -> Opened:
+        """Opens the stream, once those are over that are to be spoken before it."""
+        if before:
+            await asyncio.wait(before)
+        if utterance.refused is not None:
+            raise utterance.refused
+        return await self._service.open(utterance.order)
 
     async def _pass_on(self, event: Text | Flush | Finish, talk: _Talk, speech: Speech) -> None:
         try:
@@ -226,14 +259,14 @@ class LiveConnection:
             if not speech.ended:  # else its end is on its way to the client
                 self._fail(event.utterance, error)
 
-    def _fail(self, utterance: Utterance, error: RtDrama3Error) -> None:
+    def _fail(self, utterance: Utterance, error: RtDrama3Error, reason: str = "error") -> None:
         refused = as_refused(error)
         self._service.metrics.errors.labels(refused.code).inc()
         fields = {"id": utterance.id, "connection": self._id, "code": refused.code}
         log.info("utterance failed", extra={"fields": fields})
         if refused.code == "internal":
             log.error("utterance %s failed: %s", utterance.id, error)
-        self._act_all(self._session.fail(utterance, error), "error")
+        self._act_all(self._session.fail(utterance, error), reason)
 
     def _close(self, code: str, message: str) -> None:
         self._service.metrics.errors.labels(code).inc()
@@ -267,12 +300,15 @@ class LiveConnection:
     ) -> None:
         assert talk.opening is not None
         try:
+            await asyncio.wait({talk.opening})
+            if talk.opening.cancelled() and not utterance.owes_cancelled:
+                return  # nobody waits for a word on it, and those before may speak for long
             if before:  # the last words on the one before go first
                 await asyncio.wait(before)
-            opened = await self._opened(talk.opening)
-            if opened is None:
+            if talk.opening.cancelled():
                 self._outbox.put(utterance.cancelled(0))
                 return
+            opened = talk.opening.result()
             talk.opened, utterance.order = opened, opened.order
             self._outbox.put(utterance.ready(opened.voice))
             await self._pass_on_held(talk)
@@ -287,19 +323,23 @@ class LiveConnection:
             self._fail(utterance, RtDrama3Error("a bug"))
         finally:
             _let_go(talk.opening)
+            if talk.heard is not None:
+                talk.heard.end()
             del self._talks[utterance]
             fields = {"id": utterance.id, "connection": self._id, "route": self._route}
             log.info(
                 "utterance ended",
-                extra={"fields": {**fields, "stopped": talk.stopped, "sent": vars(utterance.sent)}},
+                extra={
+                    "fields": {
+                        **fields,
+                        "stopped": talk.stopped,
+                        "waited": self._service.waited(talk.speech),
+                        "sent": vars(utterance.sent),
+                    }
+                },
             )
             if self._service.draining and not self._talks:
                 self.stop()
-
-    async def _opened(self, opening: asyncio.Task[Opened]) -> Opened | None:
-        """The stream, once it is open; None when it was cancelled before."""
-        await asyncio.wait({opening})
-        return None if opening.cancelled() else opening.result()
 
     async def _pass_on_held(self, talk: _Talk) -> None:
         """What came while the stream was being opened; the reader adds to it until it is empty."""
@@ -310,19 +350,33 @@ class LiveConnection:
 
     async def _tell(self, utterance: Utterance, talk: _Talk, opened: Opened) -> None:
         queue = asyncio.create_task(self._tell_queue(utterance, talk))
+        beside = [queue]
+        if opened.speech is not None and utterance.rests:
+
+            def wanted() -> bool:
+                return utterance.state is State.OPEN and not (talk.sending or talk.stopped)
+
+            def send(data: bytes, samples: int) -> None:
+                self._send_audio(utterance, data, samples, None)
+
+            held = send_held(opened.speech, opened.outgoing, wanted, send)
+            beside.append(asyncio.create_task(held))
         try:
             await self._tell_all(utterance, talk, opened, queue)
         finally:
-            queue.cancel()
+            for task in beside:
+                task.cancel()
 
     async def _tell_all(
         self, utterance: Utterance, talk: _Talk, opened: Opened, queue: asyncio.Task[None]
     ) -> None:
         speech, outgoing = opened.speech, opened.outgoing
         pace, playback = Pace(self._service.config.slow_seconds), Playback()
+        talk.heard = None if self._lane is None else self._lane.begin(utterance.id)
         fading = False
         if speech is not None:
             async for chunk in speech:
+                talk.sending = True
                 queue.cancel()
                 await self._outbox.below(0, pace.begin())
                 pace.end(chunk.seconds)
@@ -330,15 +384,18 @@ class LiveConnection:
                 fading = self._service.fading
                 data, samples = outgoing.push(chunk.pcm, fade=fading)
                 self._send_audio(utterance, data, samples, chunk)
+                if talk.heard is not None:
+                    talk.heard.take(chunk, speech)
                 if playback.play(chunk.seconds, new_text) and not talk.stopped:
                     self._service.metrics.underruns.inc()
+                talk.sending = False
                 if fading:
                     break
         if fading:
             self.stop()
             return
         summary = None if speech is None else await speech.summary()
-        outcome = self._service.outcome(summary)
+        outcome = self._service.outcome(summary, opened.order)
         if talk.stopped:
             self._outbox.put(utterance.cancelled(outcome.frames))
             return

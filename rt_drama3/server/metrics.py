@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,14 +39,25 @@ class Metrics:
         )
         self.requests = counter("utterances_total", "Utterances begun.", "route")
         self.errors = counter("errors_total", "Errors told to clients.", "code")
+        self.waits = counter(
+            "waits_total", "Streams that had to wait: for load, or for a place.", "reason"
+        )
         self.cancels = counter("cancels_total", "Speech that was cut short.", "reason")
         self.underruns = counter("underruns_total", "Gaps that a listener heard.")
+        self.sink_cuts = counter(
+            "sink_cuts_total", "Utterances cut at the local sink, too far behind."
+        )
         self.sent = counter("sent_bytes_total", "Audio sent.", "route")
         self.frames = counter("frames_total", "Frames generated.")
         self.first_audio = histogram(
             "first_audio_seconds", "From the start of an utterance to its first audio.", _SECONDS
         )
-        self.frame = histogram("frame_seconds", "Time of a frame, mean of a stream.", _FRAME)
+        self.frame = Weighted(
+            "rt_drama3_frame_seconds",
+            "Time of a frame; all frames of an utterance count with their mean.",
+            _FRAME,
+        )
+        self.registry.register(self.frame)
         self.added = histogram(
             "added_seconds", "From PCM in the engine to bytes on their way.", _ADDED
         )
@@ -51,6 +65,34 @@ class Metrics:
     def render(self) -> bytes:
         """All of it in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class Weighted(Collector):
+    """A histogram that takes a value many times at once.
+
+    Args:
+        name: of the metric.
+        what: it tells.
+        buckets: upper bounds, ascending.
+    """
+
+    def __init__(self, name: str, what: str, buckets: tuple[float, ...]) -> None:
+        self._name, self._what = name, what
+        self._bounds = (*buckets, math.inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+
+    def observe(self, value: float, times: int) -> None:
+        """Counts a value so many times."""
+        self._counts[bisect.bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        names = ["+Inf" if math.isinf(bound) else str(bound) for bound in self._bounds]
+        sums = [float(count) for count in itertools.accumulate(self._counts)]
+        buckets = list(zip(names, sums, strict=True))
+        yield HistogramMetricFamily(self._name, self._what, buckets=buckets, sum_value=self._sum)
 
 
 class _Streams(Collector):

@@ -11,8 +11,12 @@ from rt_drama3.protocol import KINDS, load_schema
 AUDIO_TYPES = ("audio/pcm", "audio/wav", "audio/mpeg", "audio/ogg", "audio/flac", "audio/aac")
 
 
-def document() -> dict[str, Any]:
-    """OpenAPI 3.1."""
+def document(listening: bool = False) -> dict[str, Any]:
+    """OpenAPI 3.1.
+
+    Args:
+        listening: the server lets others hear what is spoken.
+    """
     defs = _schemas()
     return {
         "openapi": "3.1.0",
@@ -21,7 +25,7 @@ def document() -> dict[str, Any]:
             "version": __version__,
             "description": (
                 "Realtime speech. The WebSocket routes /v1/stream and /v1/tts/live are described "
-                "in docs/protocol.md."
+                "in docs/protocol.md, and so is /v1/listen."
             ),
         },
         "security": [{}, {"key": []}],
@@ -51,6 +55,7 @@ def document() -> dict[str, Any]:
             "/health": {"get": _plain("The process is alive")},
             "/ready": {"get": _plain("Speech can be asked for; 503 while it cannot")},
             "/metrics": {"get": {"summary": "Prometheus", "responses": {"200": _said("text")}}},
+            **({"/v1/stop": {"post": _STOP}} if listening else {}),
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -83,12 +88,47 @@ _NEW_VOICE: dict[str, Any] = {
         },
     },
 }
+_STOP: dict[str, Any] = {
+    "summary": "Be quiet now: the local sink and all listeners",
+    "requestBody": {
+        "required": False,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "cancel": {
+                            "type": "boolean",
+                            "description": "end the clients' running speech as well",
+                        }
+                    },
+                }
+            }
+        },
+    },
+    "responses": {
+        "200": {
+            "description": "quiet",
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "status": {"const": "quiet"},
+                            "cancelled": {"type": "integer"},
+                        },
+                    }
+                }
+            },
+        }
+    },
+}
 _ERROR: dict[str, Any] = {
     "type": "object",
     "properties": {
         "status": {"type": "integer"},
         "message": {"type": "string"},
-        "code": {"enum": [*KINDS, "no_such_route"]},
+        "code": {"enum": list(KINDS)},
         "remedy": {"type": "string"},
         "retriable": {"type": "boolean"},
         "request_id": {"type": "string"},

@@ -60,6 +60,11 @@ class Outbox:
         """Whether nothing more can be put in."""
         return self._close is not None or self._over
 
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait."""
+        return self._bytes
+
     async def below(self, size: int, seconds: float) -> None:
         """Waits until at most so many bytes wait, or the client is gone.
 

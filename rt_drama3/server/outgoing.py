@@ -36,9 +36,8 @@ class Outgoing:
         output = order.output
         self._gain = 10 ** (order.gain_db / 20)
         self._rate = sample_rate
-        self._resampler = StreamResampler(
-            sample_rate, output.sample_rate, cast(Quality, order.quality)
-        )
+        self._conversion = sample_rate, output.sample_rate, cast(Quality, order.quality)
+        self._resampler = StreamResampler(*self._conversion)
         self._encoder = StreamEncoder(output.format, output.sample_rate, bitrate=output.bitrate)
 
     def push(self, pcm: Samples, *, fade: bool = False) -> tuple[bytes, int]:
@@ -59,6 +58,14 @@ class Outgoing:
         if self._gain != 1:
             pcm = np.clip(pcm * np.float32(self._gain), -1, 1)
         samples = self._resampler.push(pcm)
+        return self._encoder.push(samples), len(samples)
+
+    def rest(self) -> tuple[bytes, int]:
+        """Returns what the resampler held back, as if silence followed; more can follow."""
+        if not self._resampler.held_samples:
+            return b"", 0
+        samples = self._resampler.flush()
+        self._resampler = StreamResampler(*self._conversion)
         return self._encoder.push(samples), len(samples)
 
     def end(self) -> tuple[bytes, int]:

@@ -1,20 +1,19 @@
-"""The small routes: voices, models, health, readiness, metrics, the OpenAPI document, the page."""
+"""The small routes: voices, models, health, readiness, metrics, the OpenAPI document."""
 
 from __future__ import annotations
 
 from functools import partial
-from importlib.resources import files
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol import Reference, Refused
 from rt_drama3.protocol.clips import read_clip
 from rt_drama3.protocol.fields import Fields
+from rt_drama3.protocol.http_bodies import media_type, read_map
 from rt_drama3.protocol.limits import ProtocolLimits
 from rt_drama3.protocol.order import checked_audio, checked_voice, transcript
-from rt_drama3.protocol.wire import parse_json, unpack
 from rt_drama3.server import metrics
 from rt_drama3.server.http import (
     error_response,
@@ -23,8 +22,13 @@ from rt_drama3.server.http import (
     service_of,
     while_there,
 )
+from rt_drama3.server.notices import FIXED_VOICE
 from rt_drama3.server.openapi import document
-from rt_drama3.server.service import FIXED_VOICE
+
+VOICE_TYPES = (
+    "Send application/json or application/msgpack; or the clip itself as audio/* or "
+    "application/octet-stream, with name and text in the query."
+)
 
 
 async def health(request: Request) -> Response:
@@ -41,14 +45,9 @@ async def ready(request: Request) -> Response:
     return JSONResponse({"status": state, "message": service.failed}, 503, {"Retry-After": "1"})
 
 
-async def page(request: Request) -> Response:
-    """``GET /``: speaks a typed sentence."""
-    return HTMLResponse(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
-
-
 async def openapi(request: Request) -> Response:
     """``GET /openapi.json``."""
-    return JSONResponse(document())
+    return JSONResponse(document(service_of(request).hub is not None))
 
 
 async def prometheus(request: Request) -> Response:
@@ -127,17 +126,13 @@ def _read_voice(
     request: Request, body: bytes, limits: ProtocolLimits
 ) -> tuple[str, tuple[Reference, ...]]:
     """A voice from a map, or from an audio file with the rest in the query."""
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    content_type = request.headers.get("content-type", "")
+    kind = media_type(content_type)
     if kind.startswith("audio/") or kind == "application/octet-stream":
         fields = Fields(dict(request.query_params))
         name = checked_voice(fields, "name", fields.value("name"))
         return name, (Reference(transcript(fields, limits), checked_audio(body, limits)),)
-    if kind in ("application/json", ""):
-        fields = Fields(parse_json(body, limits))
-    elif "msgpack" in kind:
-        fields = Fields(unpack(body, limits))
-    else:
-        raise Refused("unsupported_media_type", f"Content-Type is {kind[:60]!r}.")
+    fields = Fields(read_map(body, content_type, limits, VOICE_TYPES))
     name = checked_voice(fields, "name", fields.value("name"))
     clips = fields.maps("references", limits.references) or [fields]
     return name, tuple(_clip(clip, limits) for clip in clips)

@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 
 from rt_drama3.errors import DeviceError, RtDrama3Error
 from rt_drama3.server.app import create_app
-from rt_drama3.server.guards import TimedHttp
+from rt_drama3.server.guards import timed_http
 from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.service import Service
 from rt_drama3.server.sockets import WebSockets, listen
@@ -80,7 +80,7 @@ class Server:
             ws_ping_interval=ping,
             ws_ping_timeout=ping,
             ws_per_message_deflate=False,
-            http=TimedHttp,
+            http=timed_http(config.body_seconds),
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -93,6 +93,7 @@ class Server:
         self._uvicorn = _Uvicorn(settings)
         self._loop_factory = settings.get_loop_factory()
         self._stopping: asyncio.Event | None = None
+        self._hurry: asyncio.Event | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self._failure: RtDrama3Error | None = None
 
@@ -103,22 +104,33 @@ class Server:
             load: gives the model, its engine warm; called in a thread.
 
         Raises:
-            RtDrama3Error: the model could not be loaded.
+            RtDrama3Error: the model could not be loaded, or the local sink not be opened.
         """
-        with asyncio.Runner(loop_factory=self._loop_factory) as runner:
+        hub = self.service.hub
+        with (
+            contextlib.nullcontext() if hub is None else hub.sink_open(),
+            asyncio.Runner(loop_factory=self._loop_factory) as runner,
+        ):
             runner.run(self._run(load))
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
         """Finishes what is spoken, within the deadline, and ends ``run``; for any thread."""
-        loop, stopping = self.loop, self._stopping
-        if loop is not None and stopping is not None:
+        self._set(self._stopping)
+
+    def hurry(self) -> None:
+        """Waits for no speech any more, once ``stop`` was called; for any thread."""
+        self._set(self._hurry)
+
+    def _set(self, event: asyncio.Event | None) -> None:
+        if self.loop is not None and event is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already
-                loop.call_soon_threadsafe(stopping.set)
+                self.loop.call_soon_threadsafe(event.set)
 
     async def _run(self, load: Callable[[], Drama3] | None) -> None:
-        self.loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+        self._stopping, self._hurry = asyncio.Event(), asyncio.Event()
         with self._signals():
             serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
             if load is not None:
@@ -128,9 +140,23 @@ class Server:
             stopped = asyncio.create_task(self._stopping.wait())
             await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
-            await self.service.drain()
+            await self._drain(self._hurry)
             self._uvicorn.should_exit = True
             await serving
+
+    async def _drain(self, hurry: asyncio.Event) -> None:
+        draining = asyncio.create_task(self.service.drain())
+        hurried = asyncio.create_task(hurry.wait())
+        await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        cut_short = not draining.done()
+        for task in (draining, hurried):
+            task.cancel()
+        await asyncio.wait({draining, hurried})
+        if cut_short:
+            log.info("hurrying", extra={"fields": {}})
+            await self.service.end()
+        else:
+            draining.result()
 
     def _load(self, load: Callable[[], Drama3]) -> None:
         try:
@@ -153,7 +179,7 @@ class Server:
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self.service.draining:
-                self._uvicorn.force_exit = self._uvicorn.should_exit = True
+                self.hurry()
             self.stop()
 
         numbers = (signal.SIGINT, signal.SIGTERM)

@@ -17,10 +17,12 @@ from typing import Any
 from rt_drama3.data_folder import default_data_folder
 from rt_drama3.errors import ConfigError
 from rt_drama3.protocol import ProtocolLimits
+from rt_drama3.protocol.listening import MODES
 
 SERVER_PREFIX = "RT_DRAMA3_SERVER_"
 LIMIT_PREFIX = "RT_DRAMA3_LIMIT_"
 LONGEST_KEY = 1_024
+SINKS = ("speaker", "mic")  # files would grow for as long as the server runs
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,21 @@ class ServerConfig:
         max_voices: that may be stored.
         send_buffer: bytes that the system may hold for a connection; bounds what a client that
             stopped reading costs, and how late that is noticed.
-        body_seconds: for a request's head, and again for its body, to arrive.
+        body_seconds: for a request's body to arrive once its head has, for which a minute is
+            given.
         url_references: fetch reference clips from http and https URLs that clients name.
         url_seconds: that all of one request's may take.
         url_ports: that they may name.
         url_requests: that may fetch at the same time; others wait, within their time.
+        listen: let listeners hear what clients have spoken (``/v1/listen`` and ``/obs``).
+        captions: tell listeners the text as well.
+        listen_seconds: of audio that may wait for a listener; one that is further behind is ended,
+            and in a queue half of it may wait for its turn.
+        sink: plays what clients have spoken on this machine, too: ``speaker[:DEVICE]`` or
+            ``mic[:NAME]``.
+        sink_mode: how clients share it: ``queue`` (one utterance after the other) or ``mix``; also
+            what listeners get who do not say.
+        sink_seconds: of sound that may wait to be played there; utterances beyond are cut there.
     """
 
     host: str = "127.0.0.1"
@@ -73,6 +85,12 @@ class ServerConfig:
     url_seconds: float = 10.0
     url_ports: tuple[str, ...] = ("80", "443")
     url_requests: int = 8
+    listen: bool = False
+    captions: bool = True
+    listen_seconds: float = 300.0
+    sink: str = ""
+    sink_mode: str = "queue"
+    sink_seconds: float = 300.0
     limits: ProtocolLimits = field(default_factory=ProtocolLimits)
 
     def __post_init__(self) -> None:
@@ -89,10 +107,20 @@ class ServerConfig:
             ("body_seconds", 0.1, 3_600),
             ("url_seconds", 0.1, 3_600),
             ("url_requests", 1, 1_000),
+            ("listen_seconds", 1, 3_600),
+            ("sink_seconds", 1, 3_600),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value!r}; it must lie in {low}..{high}.")
+        if self.sink and self.sink.partition(":")[0] not in SINKS:
+            raise ConfigError(
+                f"sink is {self.sink!r}; it must be speaker, speaker:DEVICE, mic or mic:NAME."
+            )
+        if self.sink_mode not in MODES:
+            raise ConfigError(
+                f"sink_mode is {self.sink_mode!r}; it must be one of {', '.join(MODES)}."
+            )
         for port in self.url_ports:
             if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
                 raise ConfigError(f"url_ports has {port!r}; numbers in 1..65535 are needed.")

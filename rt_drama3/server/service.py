@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +22,13 @@ from rt_drama3.protocol.order import checked_audio
 from rt_drama3.server.choosing import choose
 from rt_drama3.server.clips import check_clips
 from rt_drama3.server.fetch import Fetcher
+from rt_drama3.server.hub import make_hub
 from rt_drama3.server.metrics import Metrics
+from rt_drama3.server.notices import FIXED_VOICE, UNREADABLE, is_unreadable
 from rt_drama3.server.outgoing import Outgoing
 from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.voices import VoiceStore
+from rt_drama3.sinks import Sink
 from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
 
 if TYPE_CHECKING:
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rt_drama3.server")
 
-FIXED_VOICE = "this model has one fixed voice: voices and references are accepted, not followed."
 AFTER_FADE = 0.5  # seconds that the last chunks have to be faded out and sent
 LONG_MESSAGE = 32_768  # bytes; larger ones are unpacked in a thread
 T = TypeVar("T")
@@ -43,11 +46,14 @@ T = TypeVar("T")
 class Conversation(Protocol):
     """A client's connection, as the service sees it when it stops."""
 
+    def cut(self) -> int:
+        """End what is being spoken, for the operator; returns how much that was."""
+
     def drain(self) -> None:
         """End when nothing is being spoken."""
 
     def stop(self) -> None:
-        """End now."""
+        """End now, telling the client so."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,15 @@ class Opened:
         speech: None where there is nothing to speak.
         voice: name of the one that will speak.
         request: what the engine was, or is to be, asked for.
+        chosen: the best of several takes, instead of ``speech``.
     """
 
     order: SpeechOrder
     outgoing: Outgoing
-    speech: Speech | Chosen | None
+    speech: Speech | None
     voice: str
     request: SpeechRequest | None = None
+    chosen: Chosen | None = None
 
 
 class Service:
@@ -75,9 +83,13 @@ class Service:
     Args:
         config: settings.
         name: of the model, for clients.
+        sink: instead of the one that the settings name.
+
+    Raises:
+        SinkError: this system has no sink of that kind.
     """
 
-    def __init__(self, config: ServerConfig, name: str = "nano") -> None:
+    def __init__(self, config: ServerConfig, name: str = "nano", sink: Sink | None = None) -> None:
         self.config = config
         self.limits = config.limits
         self.facts = ModelFacts(name)
@@ -91,6 +103,7 @@ class Service:
         self._engine: Engine | None = None
         self._clients: Counter[str] = Counter()
         self._talks: set[Conversation] = set()
+        self.hub = make_hub(config, sink, self.metrics.sink_cuts.inc)
         self._keys = tuple(key.encode() for key in config.api_keys)
         self.fetcher: Fetcher | None = None
         if config.url_references:
@@ -153,7 +166,7 @@ class Service:
             return opened
         assert self._engine is not None
         chosen = await choose(drama, self._engine, opened.request, order.best_of, self.in_thread)
-        return replace(opened, speech=chosen)
+        return replace(opened, chosen=chosen)
 
     async def fetched(self, clips: tuple[Reference, ...]) -> tuple[Reference, ...]:
         """Clips with their audio, those that are URLs fetched.
@@ -215,6 +228,8 @@ class Service:
         if drama.fixed_voice and (order.references or spoken_by):
             order = replace(order, notices=(*order.notices, FIXED_VOICE))
             references = []
+        if is_unreadable(order.text, drama.prompts.tokenizer):
+            order = replace(order, notices=(*order.notices, UNREADABLE))
         speech = request = None
         if not order.silent:
             assert self._engine is not None
@@ -234,15 +249,16 @@ class Service:
         """Tokens of a text, for OpenAI's usage figures."""
         return self._drama.prompts.text_tokens(text) if self._drama is not None else 0
 
-    def outcome(self, summary: SpeechSummary | None) -> Outcome:
+    def outcome(self, summary: SpeechSummary | None, order: SpeechOrder) -> Outcome:
         """What a client is told of a stream that ended; counts it as well."""
-        if summary is None:
-            return Outcome()
+        if summary is None:  # there was nothing to speak: a seed is told all the same
+            seed = order.sampling.seed
+            return Outcome(seed=secrets.randbits(32) if seed is None else seed)
         frames = summary.codes.shape[1]
         seconds = frames * self.facts.frame_seconds
         self.metrics.frames.inc(frames)
         if frames:
-            self.metrics.frame.observe(summary.durations.frames / frames)
+            self.metrics.frame.observe(summary.durations.frames / frames, frames)
         return Outcome(
             frames=frames,
             seed=summary.seed,
@@ -252,6 +268,13 @@ class Service:
             codes=summary.codes,
             text=summary.text,
         )
+
+    def waited(self, speech: Speech | None) -> str:
+        """Why a stream that is over had to wait, "" if it had not; counts it as well."""
+        reason = "" if speech is None else speech.waited_for
+        if reason:
+            self.metrics.waits.labels(reason).inc()
+        return reason
 
     def _phases(self) -> Mapping[str, int]:
         return self._engine.streams() if self._engine is not None else {}
@@ -320,15 +343,28 @@ class Service:
 
     # The end.
 
+    def cut(self) -> int:
+        """Ends all that is being spoken, with the error ``stopped``; returns how much it was."""
+        return sum(talk.cut() for talk in list(self._talks))
+
     async def drain(self) -> None:
         """Refuses new speech, lets the running finish, and fades what is left at the deadline."""
         self.draining = True
         log.info("draining", extra={"fields": {"conversations": len(self._talks)}})
         for talk in list(self._talks):
             talk.drain()
+        deadline = time.monotonic() + self.config.drain_seconds
         await self._until_quiet(self.config.drain_seconds)
+        if self.hub is not None and not self._talks:
+            await self.hub.play_out(deadline - time.monotonic())
         self.fading = True
         await self._until_quiet(AFTER_FADE)
+        await self.end()
+
+    async def end(self) -> None:
+        """Ends every conversation at once, with a word to each client."""
+        if self.hub is not None:
+            await self.hub.end()
         for talk in list(self._talks):
             talk.stop()
         await self._until_quiet(AFTER_FADE)

@@ -15,8 +15,15 @@ import msgpack
 import numpy as np
 
 from rt_drama3.errors import Overloaded
-from rt_drama3.protocol import Outcome, Send
-from tests.protocol.tools import as_json, fish, native
+from rt_drama3.protocol import (
+    ListenOptions,
+    ListenSession,
+    ListenStream,
+    Outcome,
+    Send,
+    stop_message,
+)
+from tests.protocol.tools import FACTS, Clock, as_json, fish, native
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 WIDTH = 100
@@ -34,8 +41,11 @@ class Stamps:
 
 def examples() -> dict[str, bytes]:
     """One message of every type, by dialect and name."""
-    return {f"native {name}": data for name, data in native_examples().items()} | {
-        f"fish {name}": data for name, data in fish_examples().items()
+    found = {"native": native_examples(), "fish": fish_examples(), "listen": listen_examples()}
+    return {
+        f"{dialect} {name}": data
+        for dialect, messages in found.items()
+        for name, data in messages.items()
     }
 
 
@@ -100,6 +110,21 @@ def fish_examples() -> dict[str, bytes]:
     found["finish"] = fish_finish()
     found["failure"] = client.utterance.done(Outcome())[0]
     return found
+
+
+def listen_examples() -> dict[str, bytes]:
+    session = ListenSession(FACTS, clock=Clock())
+    options = ListenOptions(48_000, "queue")
+    stream = ListenStream("7", "utterance-1", None)
+    said = [session.ready(options, True), stream.begin(), stream.segment("Hello there.", 0)]
+    said += [*stream.audio(PCM), stream.end(False), stop_message(20.0)]
+    found: dict[str, bytes] = {}
+    for message in ({"type": "ping", "data": 5}, {"type": "stop"}, {"type": "start"}):
+        data = msgpack.packb(message)
+        found["client_stop" if message["type"] == "stop" else message["type"]] = data
+        said += [event.data for event in session.receive(data) if isinstance(event, Send)]
+    del found["start"]
+    return found | {msgpack.unpackb(data)["type"]: data for data in said}
 
 
 def fish_finish() -> bytes:

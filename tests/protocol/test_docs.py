@@ -21,7 +21,7 @@ def test_every_message_has_its_example_as_the_code_makes_it(name: str) -> None:
 
 
 def test_every_message_of_the_schemas_has_an_example() -> None:
-    for dialect, schema in (("native", "native"), ("fish", "fish_live")):
+    for dialect, schema in (("native", "native"), ("fish", "fish_live"), ("listen", "listen")):
         for name in load_schema(schema)["$defs"]:
             side, _, message = name.partition("_")
             if side in ("client", "server") and message:

@@ -86,6 +86,85 @@ def test_a_start_while_one_runs_replaces_it() -> None:
     assert [said["reason"] for said in finishes(client)] == ["stop"]
 
 
+def test_a_start_behind_a_stop_waits_for_its_turn() -> None:
+    client = fish()
+    first = started(client)
+    client.send({"event": "text", "text": "Hello there."})
+    client.send({"event": "stop"})
+    assert kinds(client.send({"event": "start", "request": {"text": ""}})) == ["Start"]
+    second = client.utterance
+    client.send({"event": "text", "text": "Given up."})
+    # One that was not stopped is replaced; the one before it is not.
+    assert kinds(client.send({"event": "start", "request": {}})) == ["Cancel", "Start"]
+    third = client.utterance
+    assert kinds(client.send({"event": "stop"})) == ["Finish"]
+    assert client.hear(first.audio(bytes(2), 1))
+    client.hear(first.done(Outcome()))
+    assert second.ready() == second.done(Outcome()) == []
+    client.hear(third.done(Outcome()))
+    assert [said["reason"] for said in finishes(client)] == ["stop", "stop"]
+    assert client.session.disconnected() == []
+
+
+def test_everything_that_waits_ends_with_the_connection() -> None:
+    client = fish()
+    for _ in range(3):
+        started(client)
+        client.send({"event": "stop"})
+    assert kinds(client.session.disconnected()) == ["Cancel"] * 3
+
+
+def test_the_one_that_fails_is_named_though_others_wait_behind_it() -> None:
+    client = fish()
+    first = started(client)
+    client.send({"event": "stop"})
+    client.clock.now += 5
+    started(client)
+    events = client.take(client.session.fail(first, DeviceError("the engine failed.")))
+    assert kinds(events) == ["Cancel", "Cancel", "Send", "Close"]
+    assert (client.last()["code"], client.last()["time"]) == ("engine_failed", 5_000.0)
+
+
+@pytest.mark.parametrize("request_", [5, {"format": "ogg"}])
+def test_a_wrong_start_silences_nothing_that_was_asked_for(request_: Any) -> None:
+    client = fish()
+    first = started(client)
+    client.send({"event": "stop"})
+    assert kinds(client.send({"event": "start", "request": request_})) == ["Start"]
+    wrong = client.utterance
+    assert client.send({"event": "text", "text": "Dropped."}) == []
+    client.send({"event": "stop"})
+    assert client.send({"event": "start", "request": {}}) == []
+    client.hear(first.done(Outcome()))
+    assert [said["reason"] for said in finishes(client)] == ["stop"]
+    assert client.closed is None
+    client.take(client.session.fail(wrong, wrong.refused))
+    assert client.last()["reason"] == "error"
+    assert client.closed
+
+
+def pipelined(client: Client, text: str = "", **request: Any) -> Any:
+    client.send({"event": "start", "request": {"text": text, **request}})
+    utterance = client.utterance
+    client.send({"event": "stop"})
+    return utterance.refused
+
+
+def test_what_waits_is_bounded() -> None:
+    client = fish()
+    found = [pipelined(client) for _ in range(30)]
+    assert found[:17] == [None] * 17
+    assert found[17].code == "backlog_full"
+    assert found[18:] == [found[17]] * 12  # nothing was started any more
+    client = fish(ProtocolLimits(pending_characters=10))
+    assert pipelined(client, "12345678") is None
+    assert pipelined(client, "abc").code == "backlog_full"
+    client = fish(ProtocolLimits(message_bytes=1_000))
+    clip = {"text": "Hello.", "audio": bytes(600)}
+    assert pipelined(client, references=[clip]) is None
+    assert pipelined(client, references=[clip]).code == "backlog_full"
+
+
 def test_the_text_of_start_is_spoken_too() -> None:
     utterance = started(client := fish(), text="Hello there. <")
     assert utterance.order.text == "Hello there. "

@@ -224,3 +224,35 @@ def test_events() -> None:
         check(json.loads(event[6:]), "http", name)
     assert base64.b64decode(json.loads(sse_delta(b"\0\1")[6:])["audio"]) == b"\0\1"
     assert json.loads(sse_done(3, 40)[6:])["usage"]["total_tokens"] == 43
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "remedy"),
+    [
+        (b"{", "application/json", "Send one JSON object."),
+        (b"[]", "", "Send one JSON object."),
+        (b'{"a": 1, "a": 1}', "", "Send one JSON object."),
+        (b'{"a": NaN}', "", "Send one JSON object."),
+        (b"\xc1", "application/msgpack", "Send one MessagePack map."),
+        (b"text=Hi", "application/x-www-form-urlencoded", KINDS["unsupported_media_type"].remedy),
+    ],
+)
+def test_remedies_are_those_of_http(body: bytes, kind: str, remedy: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_fish_tts(body, kind, FACTS, LIMITS)
+    assert caught.value.remedy == remedy
+    assert fish_error(caught.value)[1]["remedy"] == remedy
+    assert openai_error(caught.value)[1]["error"]["remedy"] == remedy
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", "text/plain", "audio/wav"])
+def test_openai_takes_json_alone(kind: str) -> None:
+    body = b'{"input": "Hello."}'
+    assert parse_openai_speech(body, FACTS, LIMITS, "Application/JSON; charset=utf-8").text
+    assert parse_openai_speech(body, FACTS, LIMITS).text
+    with pytest.raises(Refused) as caught:
+        parse_openai_speech(body, FACTS, LIMITS, kind)
+    assert (caught.value.code, caught.value.remedy) == (
+        "unsupported_media_type",
+        "Send application/json.",
+    )

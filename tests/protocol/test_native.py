@@ -355,3 +355,29 @@ def test_what_was_unpacked_elsewhere_is_taken_and_so_is_its_refusal() -> None:
     assert client.last()["data"] == 3
     client.take(client.session.receive(Refused("too_large", "that is too large.")))
     assert (client.last()["code"], client.last()["scope"]) == ("too_large", "message")
+
+
+def test_a_ping_that_is_too_long_is_told_how_long_it_may_be() -> None:
+    client = native()
+    said = refused(client, {"type": "ping", "data": "x" * 65})
+    assert said["message"].startswith("data has 65 characters; at most 64 may be")
+    client.send({"type": "ping", "data": "x" * 64})
+    assert client.last()["data"] == "x" * 64
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"text": " ", "vq_codes": b"\0" * 20}, "references[1].text is empty"),
+        ({"text": "Hi.", "vq_codes": [[1], [2]]}, "references[1].vq_codes has no 10 lists"),
+        ({"text": "Hi.", "vq_codes": b"\0"}, "references[1].vq_codes has 1 bytes"),
+        ({"text": "Hi.", "audio": b""}, "references[1].audio is empty"),
+        ({"text": "Hi.", "audio": "http://\0"}, "references[1].audio is "),
+        ({"text": "Hi.", "audio": b"x", "vq_codes": b"x"}, "references[1].audio and vq_codes"),
+    ],
+)
+def test_a_wrong_reference_is_named(wrong: dict[str, Any], message: str) -> None:
+    good = {"text": "Hi.", "vq_codes": bytes(20)}
+    said = refused(native(), {"type": "start", "references": [good, wrong]})
+    assert said["code"] == "bad_reference"
+    assert said["message"].startswith(message)

@@ -34,6 +34,18 @@ def test_a_token_in_parts_is_held_until_it_is_whole() -> None:
     assert text.push("Good.") == "Good."  # what was refused left nothing behind
 
 
+def test_what_was_held_is_lost_only_with_the_token_it_began() -> None:
+    text = gate()
+    assert text.push("a <") == "a "
+    with pytest.raises(Refused):
+        text.push("|im_end|> b")
+    assert text.push("c") == "c"
+    assert text.push(" <") == " "
+    with pytest.raises(Refused):
+        text.push("3 <|im_end|>")
+    assert text.push("3") == "<3"
+
+
 def test_what_only_looks_like_a_token_passes() -> None:
     text = gate()
     assert text.push("a <") == "a "

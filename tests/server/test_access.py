@@ -121,3 +121,8 @@ def test_a_refused_handshake_is_no_error_in_the_log(
     with serving(ending_drama(), tmp_path, api_keys=("key",)) as place:
         assert refused_with(place, "/v1/stream") == (401, "unauthorized")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_wrong_path_of_a_websocket_is_told_so(ending: Place) -> None:
+    for path in ("/v1/nope", "/v1/tts"):
+        assert refused_with(ending, path) == (404, "no_such_route")

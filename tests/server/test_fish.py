@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import wave
 
+import pytest
+
 from tests.server.tools import LONG, Place, audio_of
+from tests.small import until
 
 
 def test_pooled_sockets_start_again_after_finish(ending: Place) -> None:
@@ -44,6 +47,54 @@ def test_flush_twice_speaks_once(ending: Place) -> None:
     assert audio == once
 
 
+def test_what_was_stopped_is_spoken_before_the_next_start(ending: Place) -> None:
+    request = {"text": "", "format": "pcm", "sample_rate": 44_100, "seed": 5}
+    alone = []
+    for text in ("Hello there.", "And another one."):
+        with ending.fish() as client:
+            client.send("start", request=request)
+            client.send("text", text=text)
+            client.send("stop")
+            alone.append(audio_of(client.take_until("finish")))
+    with ending.fish() as client:
+        for text in ("Hello there.", "", "And another one."):
+            client.send("start", request=request)
+            client.send("text", text=text)
+            client.send("flush")
+            client.send("stop")
+        found = [client.take_until("finish") for _ in range(3)]
+    assert [messages[-1]["reason"] for messages in found] == ["stop"] * 3
+    assert [audio_of(messages) for messages in found] == [alone[0], b"", alone[1]]
+
+
+def test_a_wrong_start_waits_for_its_turn_too(ending: Place) -> None:
+    with ending.fish() as client:
+        client.send("start", request={"text": "Hello there.", "format": "pcm"})
+        client.send("stop")
+        for wrong in ({"format": "ogg"}, {"reference_id": "nobody"}):
+            client.send("start", request=wrong)
+            client.send("stop")
+        messages = client.take_until("finish")
+        assert messages[-1]["reason"] == "stop"
+        assert audio_of(messages)
+        finish = client.take()
+        assert (finish["reason"], finish["code"]) == ("error", "unsupported_format")
+
+
+def test_starts_that_are_given_up_leave_nothing_behind(endless: Place) -> None:
+    with endless.fish() as client:
+        client.send("start", request={"text": LONG, "format": "pcm"})
+        client.send("stop")
+        client.take_until("audio")
+        for _ in range(200):
+            client.send("start", request={"text": "Hello.", "format": "pcm"})
+        client.send("nothing")
+        client.take_until("warning")
+        (connection,) = endless.service._talks
+        until(lambda: len(connection._talks) == 2, "forgetting them")  # type: ignore[attr-defined]
+    endless.until_free()
+
+
 def test_flush_of_nothing_makes_no_audio(ending: Place) -> None:
     with ending.fish() as client:
         client.send("start", request={"text": "", "format": "pcm"})
@@ -61,6 +112,36 @@ def test_speech_comes_without_a_stop(ending: Place) -> None:
             assert client.take_until("audio")
         client.send("stop")
         assert client.take_until("finish")[-1]["reason"] == "stop"
+
+
+def spoken_frames(place: Place, pieces: int) -> int:
+    """Frames of the one stream that speaks, once it has spoken so many pieces and waits."""
+    assert place.engine is not None
+    streams = place.engine._loop.streams
+    until(lambda: streams, "the stream")
+    stream = next(iter(streams.values()))
+    until(lambda: len(stream.segments) == pieces and stream.resting, "coming to rest")
+    return stream.delivered
+
+
+@pytest.mark.parametrize("latency", ["balanced", "normal"])
+def test_nothing_is_held_back_while_the_client_waits(latency: str, ending: Place) -> None:
+    """A client that flushes and never stops hears each utterance to its last sample."""
+    rate = 16_000
+    request = {"text": "", "format": "pcm", "sample_rate": rate, "latency": latency, "seed": 48}
+    heard = 0
+    with ending.fish() as client:
+        client.send("start", request=request)
+        for number, text in enumerate(("Hello there.", "And another one."), 1):
+            client.send("text", text=text)
+            client.send("flush")
+            frames = spoken_frames(ending, number)
+            wanted = -(-frames * 2048 * rate // 44_100)
+            while heard < wanted:
+                heard += len(client.take()["audio"]) // 2
+            assert heard - wanted <= 1
+        client.send("stop")
+        assert client.take()["event"] == "finish"
 
 
 def test_stop_and_close_cancels(endless: Place) -> None:

@@ -159,17 +159,34 @@ def test_a_slow_upload_has_the_same_time_again() -> None:
         http.connection_made(Line())
         assert clock.set == 1
         http.feed(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert clock.set == 2  # its body has time of its own
         http.feed(b"x")
-        assert clock.set == 1
+        assert clock.set == 2
         http.feed(b"x" * guards.REQUEST_BYTES)
-        assert clock.set == 2
+        assert clock.set == 3
         http.feed(b"x")
-        assert clock.set == 2
+        assert clock.set == 3
         http.feed(b"x" * (1_000_000 - 2 - guards.REQUEST_BYTES))
         assert http._late is None
         http.connection_lost(None)
 
     asyncio.run(run())
+
+
+def test_a_body_has_as_long_as_the_settings_say() -> None:
+    async def run() -> list[float]:
+        delays = []
+        config = uvicorn.Config(no_app, log_config=None)
+        config.load()
+        http = guards.timed_http(200.0)(config, ServerState(), {})
+        http.loop = clock = Clock(asyncio.get_running_loop())  # type: ignore[assignment]
+        clock.call_later = lambda delay, call: delays.append(delay)  # type: ignore[assignment,method-assign,return-value]
+        http.connection_made(Line())
+        http.feed(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        http.connection_lost(None)
+        return delays
+
+    assert asyncio.run(run()) == [guards.REQUEST_SECONDS, 200.0 + guards.BODY_MARGIN]
 
 
 async def no_app(scope: Any, receive: Any, send: Any) -> None:

@@ -113,6 +113,11 @@ def test_errors_have_the_shape_of_their_api(ending: Place) -> None:
     assert ending.post("/v1/tts", content=b"{").status_code == 400
     wrong = ending.post("/v1/tts", content=b"x", headers={"Content-Type": "text/plain"})
     assert wrong.status_code == 415
+    plain = {"content": b'{"input": "Hi."}', "headers": {"Content-Type": "text/plain"}}
+    assert ending.post("/v1/audio/speech", **plain).status_code == 415
+    voice = ending.post("/v1/voices", **plain)
+    assert voice.status_code == 415
+    assert "audio/*" in voice.json()["remedy"]
     assert ending.get("/v1/tts").status_code == 405
     assert ending.get("/nope").json()["code"] == "no_such_route"
 
@@ -162,3 +167,16 @@ def test_the_small_routes(ending: Place) -> None:
         assert f"rt_drama3_{name}" in text
     document = ending.get("/openapi.json").json()
     assert set(document["paths"]) >= {"/v1/tts", "/v1/audio/speech", "/v1/voices", "/ready"}
+
+
+def test_every_frame_counts(ending: Place) -> None:
+    def counted() -> tuple[float, float]:
+        return ending.metric("frames_total"), ending.metric("frame_seconds_count")
+
+    frames, observed = counted()
+    assert frames_of(ending) > 1
+    until(lambda: counted()[0] > frames, "counting")
+    now = counted()
+    assert now[1] - observed == now[0] - frames
+    assert ending.metric("frame_seconds_bucket", le="+Inf") == now[1]
+    assert ending.metric("frame_seconds_sum") > 0

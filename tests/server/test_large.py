@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from rt_drama3.protocol import wire
-from rt_drama3.server import live, routes
+from rt_drama3.server import live
 from rt_drama3.server.service import LONG_MESSAGE
 from tests.server.test_voices import clip
 from tests.server.tools import Place
@@ -33,9 +33,8 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
 
     from rt_drama3.protocol import http_bodies, session
 
-    for module in (http_bodies, routes):
-        watch(module, "parse_json")
-    for module in (http_bodies, routes, session, live):
+    watch(http_bodies, "parse_json")
+    for module in (http_bodies, session, live):
         watch(module, "unpack")
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from websockets.frames import Frame, Opcode
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import CheckpointError
 from rt_drama3.protocol import ProtocolLimits
-from rt_drama3.server import Server, ServerConfig, create_app
+from rt_drama3.server import Server, ServerConfig, create_app, sockets
 from tests.server.tools import LONG, Place, run_app, serving
 from tests.small import WAIT, new_drama, shared_drama, until
 
@@ -73,7 +74,10 @@ def reader_that_stops(place: Place) -> socket.socket:
     return raw
 
 
-def test_a_slow_reader_is_ended_with_a_code_and_others_play_on(tmp_path: Path) -> None:
+def test_a_slow_reader_is_ended_with_a_code_and_others_play_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "GRACE_SECONDS", WAIT)  # until it reads again, below
     settings = {"slow_seconds": 0.5, "send_buffer": 8_192}
     with serving(shared_drama(), tmp_path, **settings) as place:
         with (
@@ -93,7 +97,7 @@ def test_a_slow_reader_is_ended_with_a_code_and_others_play_on(tmp_path: Path) -
         place.until_free()
 
 
-def test_a_slow_reader_over_http_is_ended(tmp_path: Path) -> None:
+def test_a_slow_reader_over_http_is_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(shared_drama(), tmp_path, slow_seconds=0.3, send_buffer=8_192) as place:
         raw = reader_that_stops(place)
         body = json.dumps({"text": LONG, "format": "pcm"}).encode()
@@ -101,7 +105,30 @@ def test_a_slow_reader_over_http_is_ended(tmp_path: Path) -> None:
         raw.sendall(head.encode() + body)
         until(lambda: place.metric("errors_total", code="slow_client"), "noticing")
         place.until_free()
+        until(lambda: not place.service._clients, "counting the client out")
         raw.close()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"), [({"max_streams": 1}, "max_streams"), ({}, "load")]
+)
+def test_it_is_told_what_streams_wait_for(
+    settings: dict[str, int], reason: str, tmp_path: Path
+) -> None:
+    with serving(shared_drama(), tmp_path, engine=settings) as place:
+        assert place.engine is not None
+        object.__setattr__(place.engine.config, "admit_load", 0.0)
+        with place.native() as first, place.native() as second:
+            first.send("start", text=LONG, final=True)
+            first.take_until("audio")
+            second.send("start", text=LONG, final=True, max_seconds=0.5)
+            second.take_until("queued")
+            first.send("cancel")
+            second.take_until("done")
+        until(lambda: place.metric("waits_total", reason=reason) == 1, "counting it")
+        other = {"max_streams": "load", "load": "max_streams"}[reason]
+        assert place.metric("waits_total", reason=other) == 0
 
 
 def test_a_peer_that_answers_no_pings_frees_the_engine(tmp_path: Path) -> None:
@@ -182,6 +209,36 @@ def test_stop_lets_speech_finish_and_refuses_more(tmp_path: Path) -> None:
             client.take_until("never")
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
+
+
+def test_whoever_cannot_wait_for_the_stop_hurries_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rt_drama3")
+    with (
+        serving(shared_drama(), tmp_path, drain_seconds=2 * WAIT) as place,
+        place.native() as client,
+        httpx.Client(timeout=WAIT) as http,
+    ):
+        client.send("start", text=LONG, final=True)
+        client.take_until("audio")
+        body = {"input": LONG, "response_format": "pcm", "stream_format": "sse"}
+        with http.stream("POST", place.url + "/v1/audio/speech", json=body) as answer:
+            events = answer.iter_lines()
+            assert next(events)
+            place.server.stop()
+            until(lambda: place.service.draining, "draining")
+            place.server.hurry()
+            assert client.take_until("error")[-1]["code"] == "shutting_down"
+            with pytest.raises(ConnectionClosed) as closed:
+                client.take()
+            assert "shutting_down" in list(events)[-2]
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+        until(lambda: not place.service._clients, "counting the clients out")
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    ends = [vars(r)["fields"]["by"] for r in caplog.records if r.getMessage() == "disconnected"]
+    assert ends == ["shutting_down"]
 
 
 def test_stop_fades_what_does_not_end(tmp_path: Path) -> None:

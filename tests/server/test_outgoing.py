@@ -20,6 +20,18 @@ def test_samples_are_counted_exactly(rate: int) -> None:
     assert sum(samples for _, samples in parts) == -(-5 * 2048 * rate // 44_100)
 
 
+@pytest.mark.parametrize("rate", [16_000, 24_000, 44_100, 48_000])
+def test_rest_brings_what_an_end_would_and_begins_anew(rate: int) -> None:
+    order = SpeechOrder(output=Output("pcm", rate))
+    alone = Outgoing(order, 44_100)
+    piece = alone.push(FRAME)[0] + alone.end()[0]
+    outgoing = Outgoing(order, 44_100)
+    for _ in range(3):
+        assert outgoing.push(FRAME)[0] + outgoing.rest()[0] == piece
+    assert outgoing.rest() == (b"", 0)
+    assert outgoing.end() == (b"", 0)
+
+
 def test_gain_is_clipped() -> None:
     outgoing = Outgoing(SpeechOrder(output=Output("pcm_f32", 44_100), gain_db=20), 44_100)
     made = np.frombuffer(outgoing.push(FRAME)[0], "<f4")

@@ -56,6 +56,12 @@ def test_file_then_environment_then_arguments(tmp_path: Path) -> None:
         {"url_ports": [0]},
         {"url_seconds": 0},
         {"url_requests": 0},
+        {"listen": "perhaps"},
+        {"listen_seconds": 0},
+        {"sink": "speech.wav"},
+        {"sink": "-"},
+        {"sink_mode": "loud"},
+        {"sink_seconds": 0},
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
@@ -73,6 +79,17 @@ def test_urls_are_off_unless_asked_for(tmp_path: Path) -> None:
     there = {"RT_DRAMA3_SERVER_URL_REFERENCES": "1", "RT_DRAMA3_SERVER_URL_PORTS": "80 8080"}
     assert read_server_config(environment=there).url_ports == ("80", "8080")
     assert read_server_config(environment={}, url_references=True).url_references
+
+
+def test_nobody_listens_unless_asked_for(tmp_path: Path) -> None:
+    config = read_server_config(environment={})
+    assert (config.listen, config.sink, config.sink_mode) == (False, "", "queue")
+    path = tmp_path / "settings.toml"
+    path.write_text('[server]\nlisten = true\ncaptions = false\nsink = "speaker:USB"\n')
+    there = {"RT_DRAMA3_SERVER_SINK": "mic:other", "RT_DRAMA3_SERVER_SINK_SECONDS": "9"}
+    config = read_server_config(path, there, sink_mode="mix")
+    assert (config.listen, config.captions) == (True, False)
+    assert (config.sink, config.sink_mode, config.sink_seconds) == ("mic:other", "mix", 9.0)
 
 
 def test_beyond_loopback_with_a_key_or_on_demand() -> None:

@@ -19,6 +19,7 @@ from rt_drama3.engine import Engine
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.server import Server, ServerConfig, create_app
 from rt_drama3.server.service import Service
+from rt_drama3.sinks import Sink
 from tests.small import WAIT, until
 
 LONG = "This is a sentence that goes on for a while and says little. " * 40
@@ -123,7 +124,11 @@ def run_app(app: Starlette, config: ServerConfig, load: Any = None) -> Iterator[
 
 @contextmanager
 def serving(
-    drama: Drama3, folder: Any, engine: dict[str, Any] | None = None, **settings: Any
+    drama: Drama3,
+    folder: Any,
+    engine: dict[str, Any] | None = None,
+    sink: Sink | None = None,
+    **settings: Any,
 ) -> Iterator[Place]:
     """A server with an engine of its own, on a free port."""
     settings = {"port": 0, "drain_seconds": 0.2, "data_folder": str(folder), **settings}
@@ -131,6 +136,6 @@ def serving(
     chosen = {"step_mode": "eager", "context": 1024, **(engine or {})}
     with Engine(drama, EngineConfig(**chosen)) as running:
         assert running.wait_until_warm(WAIT)
-        app = create_app(drama, running, config)
+        app = create_app(drama, running, config, sink=sink)
         with run_app(app, config) as server:
             yield Place(server.port, app.state.service, running, server)

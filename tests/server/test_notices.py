@@ -1,0 +1,35 @@
+"""What a client is told of text that the model cannot read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+import rt_drama3
+from rt_drama3.server.notices import is_unreadable
+from tests.small import shared_drama
+
+NANO = Path(rt_drama3.__file__).parent / "voices" / "nano" / "tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "unreadable"),
+    [
+        ("\u4f60\u597d\uff0c\u4e16\u754c", True),
+        ("\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440.", True),
+        ("Hello there.", False),
+        ("Say \u4f60\u597d to everybody.", False),
+        ("Gr\u00fc\u00dfe aus M\u00fcnchen", False),
+        ("<|speaker:0|> [slowly, as if half asleep] Hi.", False),
+        ("\N{GRINNING FACE}", False),
+        ("", False),
+    ],
+)
+def test_the_nano_voice_reads_latin_letters(text: str, unreadable: bool) -> None:
+    assert is_unreadable(text, Tokenizer.from_file(str(NANO))) == unreadable
+
+
+def test_a_tokenizer_of_bytes_reads_everything() -> None:
+    assert not is_unreadable("\u4f60\u597d", shared_drama().prompts.tokenizer)
