@@ -1,0 +1,272 @@
+"""RtDrama3TTSService: Pipecat's text to speech over a server's native dialect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from loguru import logger
+from pipecat.frames.frames import (
+    CancelFrame,
+    EndFrame,
+    Frame,
+    InterruptionFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+    StartFrame,
+    TTSAudioRawFrame,
+    TTSStoppedFrame,
+)
+from pipecat.processors.frame_processor import FrameDirection
+from pipecat.services.tts_service import TextAggregationMode, TTSService
+
+from pipecat_rtdrama3.errors import category
+from pipecat_rtdrama3.settings import IGNORED, RtDrama3TTSSettings, complete, voice_options
+from pipecat_rtdrama3.turn import Turn
+from rt_drama3_client import (
+    AsyncClient,
+    AudioChunk,
+    ClientError,
+    Done,
+    EarlyStart,
+    Event,
+    Ready,
+    Segment,
+)
+from rt_drama3_client import Settings as ClientSettings
+from rt_drama3_client.options import Quality
+
+SILENCE_MS = 10  # for a text without words, which Pipecat would take for a failure
+# Pipecat ends an audio context that was quiet for so long. Here every context is ended in words,
+# and a language model that thinks in the middle of an answer, or a queue, must not cut it.
+STOP_FRAME_TIMEOUT = 3_600.0
+
+
+class RtDrama3TTSService(TTSService):
+    """Speech of an rt-drama3 server.
+
+    Every answer is one utterance. Its text goes to the server as the language model writes it;
+    the server speaks whole sentences as they complete, so they need not be waited for here, and
+    their melody is the same. An interruption cancels the utterance and keeps the connection.
+
+    Args:
+        url: of the server; default: the environment's ``RT_DRAMA3_CLIENT_URL``, then
+            ``http://127.0.0.1:8035``.
+        api_key: default: the environment's ``RT_DRAMA3_CLIENT_API_KEY``.
+        settings: how it sounds; a ``TTSUpdateSettingsFrame`` changes it for the next utterance.
+        quality: of resampling from the model's rate; ``high`` holds back tens of milliseconds.
+        early_words: has so many words spoken before the first sentence is complete, see
+            ``rt_drama3_client.EarlyStart``; None waits for the sentence.
+        client_settings: timeouts and bounds of the connections.
+        text_aggregation_mode: ``SENTENCE`` holds text back until Pipecat has seen the end of its
+            sentence, as text transforms for whole sentences need it.
+        more: of ``TTSService``; ``sample_rate`` is the pipeline's unless it is given.
+
+    Raises:
+        UsageError: an argument cannot be meant.
+    """
+
+    Settings = RtDrama3TTSSettings
+    _settings: RtDrama3TTSSettings
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        settings: RtDrama3TTSSettings | None = None,
+        quality: Quality = "low_latency",
+        early_words: int | None = None,
+        client_settings: ClientSettings | None = None,
+        text_aggregation_mode: TextAggregationMode = TextAggregationMode.TOKEN,
+        **more: Any,
+    ) -> None:
+        more.setdefault("stop_frame_timeout_s", STOP_FRAME_TIMEOUT)
+        more.setdefault("append_trailing_space", True)  # between sentences that Pipecat parted
+        super().__init__(
+            text_aggregation_mode=text_aggregation_mode,
+            push_text_frames=False,  # the server's segments say what is heard, and when
+            push_start_frame=True,
+            settings=complete(settings),
+            **more,
+        )
+        EarlyStart(early_words)
+        self._client = AsyncClient(url, api_key=api_key, settings=client_settings)
+        self._quality: Quality = quality
+        self._early_words = early_words
+        self._turns: dict[str, Turn] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._warming: asyncio.Task[None] | None = None
+        self._interrupted = False  # and no new answer has begun
+
+    def can_generate_metrics(self) -> bool:
+        """Yes: time to the first audio, and usage."""
+        return True
+
+    @property
+    def supports_processing_metrics(self) -> bool:
+        """No: ``run_tts`` only hands text on."""
+        return False
+
+    # Pipecat's life cycle.
+
+    async def start(self, frame: StartFrame) -> None:
+        """Connects ahead of the first utterance."""
+        await super().start(frame)
+        self._warming = self.create_task(self._warm(), "rtdrama3 connect")
+
+    async def stop(self, frame: EndFrame) -> None:
+        """Speaks what there is, then ends the connections."""
+        for turn in list(self._turns.values()):
+            await turn.finish()
+        await super().stop(frame)
+        await self._close()
+
+    async def cancel(self, frame: CancelFrame) -> None:
+        """Stops at once."""
+        await super().cancel(frame)
+        await self._close()
+
+    async def cleanup(self) -> None:
+        """Leaves nothing behind, whatever happened before."""
+        await super().cleanup()  # type: ignore[no-untyped-call]
+        await self._close()
+
+    # Text in.
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        """As every ``TTSService``, but for words of an answer that was interrupted.
+
+        An interruption overtakes frames, so that a word which the language model had on its way may
+        come behind it. It belongs to no answer any more and must not be heard.
+        """
+        if isinstance(frame, LLMTextFrame) and self._interrupted and not frame.skip_tts:
+            logger.debug(f"{self}: a word of the interrupted answer is dropped: [{frame.text}]")
+            return
+        if isinstance(frame, InterruptionFrame):
+            self._interrupted = True
+        elif isinstance(frame, LLMFullResponseStartFrame):
+            self._interrupted = False
+        await super().process_frame(frame, direction)
+        if isinstance(frame, InterruptionFrame) and self._turn_context_id is not None:
+            self._interrupted = False  # an answer that must not be interrupted goes on
+
+    async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
+        """Hands text on; its audio comes from the turn's own task."""
+        await self.start_tts_usage_metrics(text)
+        turn = self._turns.get(context_id)
+        if turn is None:
+            turn = self._begin(context_id)
+        await turn.write(text)
+        if context_id != self._turn_context_id:  # text outside of any answer stands alone
+            await turn.finish()
+        yield None
+
+    async def flush_audio(self, context_id: str | None = None) -> None:
+        """The text of a context has ended."""
+        context_id = context_id or self.get_active_audio_context_id()
+        turn = self._turns.get(context_id or "")
+        if turn is not None:
+            await turn.finish()
+        elif context_id is not None and self.audio_context_available(context_id):
+            await self._close_context(context_id)  # nothing was spoken in it
+
+    async def on_audio_context_interrupted(self, context_id: str) -> None:
+        """Cancels the utterance; nobody waits for it, so that the interruption goes on at once."""
+        turn = self._turns.pop(context_id, None)
+        if turn is not None:
+            self._end(turn)
+
+    async def _update_settings(self, delta: Any) -> dict[str, Any]:
+        changed = await super()._update_settings(delta)
+        ignored = [name for name in changed if name in IGNORED]
+        self._warn_unhandled_updated_settings(ignored)  # type: ignore[no-untyped-call]
+        return changed
+
+    # Audio out.
+
+    def _begin(self, context_id: str) -> Turn:
+        turn = self._turns[context_id] = Turn(context_id, self._early_words)
+        turn.task = self.create_task(self._speak(turn), "rtdrama3 speech")
+        return turn
+
+    async def _speak(self, turn: Turn) -> None:
+        """All of an utterance; cancelling this task cancels it at the server."""
+        coming = self._ending | ({self._warming} if self._warming else set())
+        if coming:  # their connections are about to be free
+            await asyncio.wait(coming)
+        options = voice_options(self._settings)
+        rate, quality = self.sample_rate, self._quality
+        try:
+            speech = self._client.speak(turn.pieces(), sample_rate=rate, quality=quality, **options)
+            async with speech, aclosing(speech.events()) as events:
+                async for event in events:
+                    await self._hear(turn, event)
+        except ClientError as error:
+            turn.drop()
+            # Text of this answer that still comes is part of what failed.
+            why = category(error)
+            await self.push_error(f"speech failed: {error}", exception=error, category=why)
+            await turn.ended.wait()
+        self._turns.pop(turn.context_id, None)
+        await self._close_context(turn.context_id)
+
+    async def _hear(self, turn: Turn, event: Event) -> None:
+        context_id = turn.context_id
+        if isinstance(event, AudioChunk):
+            await self._push_audio(context_id, event)
+        elif isinstance(event, Segment):
+            mark = (event.text, event.first_sample / self.sample_rate)
+            await self.add_word_timestamps([mark], context_id)
+        elif isinstance(event, Done):
+            if not event.sent.samples:
+                await self._push_audio(context_id, bytes(2 * self.sample_rate * SILENCE_MS // 1000))
+        elif isinstance(event, Ready):
+            for notice in event.notices:
+                logger.info(f"{self}: the server says: {notice}")
+            if event.ignored:
+                logger.warning(f"{self}: the server does not know {', '.join(event.ignored)}")
+
+    async def _push_audio(self, context_id: str, audio: bytes) -> None:
+        if audio:
+            frame = TTSAudioRawFrame(bytes(audio), self.sample_rate, 1, context_id=context_id)
+            await self.append_to_audio_context(context_id, frame)
+
+    async def _close_context(self, context_id: str) -> None:
+        if self.audio_context_available(context_id):
+            await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
+            await self.remove_audio_context(context_id)
+
+    # Its end.
+
+    def _end(self, turn: Turn) -> None:
+        """Begins to end an utterance."""
+        turn.drop()
+        task = turn.task
+        if task is not None and not task.done():
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
+
+    async def _close(self) -> None:
+        for turn in list(self._turns.values()):
+            self._end(turn)
+        self._turns.clear()
+        if self._ending:
+            await asyncio.wait(self._ending)
+        if self._warming is not None:
+            warming, self._warming = self._warming, None
+            if not warming.done():
+                await self.cancel_task(warming)
+            await self._call_event_handler("on_disconnected")
+        await self._client.close()
+
+    async def _warm(self) -> None:
+        try:
+            await self._client.connect()
+        except ClientError as error:  # the first utterance will try again, and say so
+            await self._call_event_handler("on_connection_error", str(error))
+        else:
+            await self._call_event_handler("on_connected")
