@@ -29,7 +29,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from rt_drama3 import __version__, cli_directed, cli_options, cli_sinks
+from rt_drama3 import __version__, cli_bench, cli_directed, cli_live, cli_options, cli_sinks
 from rt_drama3.cli_serve import serve
 from rt_drama3.cli_voice import voice_app
 from rt_drama3.errors import RequestError, RtDrama3Error
@@ -50,8 +50,10 @@ app = typer.Typer(
 model_app = typer.Typer(help="Look at checkpoints and make tiny ones.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(voice_app, name="voice")
+app.add_typer(cli_bench.bench_app, name="bench")
 app.command()(serve)
 cli_sinks.register(app)
+cli_live.register(app)
 
 console = Console(stderr=True)  # stdout is for results only
 
@@ -300,7 +302,9 @@ def model_info(
     plan: Annotated[
         bool, typer.Option("--plan", help="Also: bytes per stream and frame, and the floor.")
     ] = False,
-    streams: Annotated[int, typer.Option(min=1, help="Streams that --plan counts.")] = 1,
+    streams: Annotated[
+        int, typer.Option(min=1, help="Streams that --plan counts; a guided one is two.")
+    ] = 1,
     dtype: Annotated[str, typer.Option(help="Dtype that --plan counts with.")] = "bfloat16",
     bandwidth: Annotated[
         float, typer.Option(min=0.001, help="Memory bandwidth for --plan, GB/s.")

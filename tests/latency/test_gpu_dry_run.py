@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from latency import gpu
-from latency.device_bench import Bench
-from latency.gpu_checks import lockstep
-from latency.random_model import random_model
-from latency.sizes import middle, official, tiny
 from rt_drama3.config import SamplingConfig
 from rt_drama3.graph_step import FrameStep
+from rt_drama3.latency import gpu
+from rt_drama3.latency.device_bench import Bench
+from rt_drama3.latency.gpu_checks import lockstep
+from rt_drama3.latency.random_model import random_model
+from rt_drama3.latency.sizes import middle, official, tiny
 
 
 @pytest.mark.slow
@@ -32,7 +32,11 @@ def test_dry_run(tmp_path: Path) -> None:
         step = report[f"step of {streams}"]
         assert step["captured_ms"] > 0
         assert step["floor_ms"] > 0
+        assert step["captured_frames"]["n"] == 3
     assert report["step of 1"]["eager_ms"] > 0
+    assert report["engine"]["step"] == "eager"
+    assert report["engine"]["series"]["first pcm"]["n"] == 1
+    assert "floor" in report["noise"]
     assert set(report["codec"]) == {"bytes", "1 frames", "2 frames", "4 frames"}
     assert report["products"]["head"].keys() == {"1", "2", "4", "8"}
 

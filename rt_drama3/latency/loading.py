@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from latency.environment import environment
 from rt_drama3.checkpoint import load_model, make_tiny, read_config
+from rt_drama3.latency.environment import environment
 
 TEXT, AUDIO = "text_config.", "audio_decoder_config."
 SETTINGS = {
@@ -87,9 +87,9 @@ def main() -> int:
     if options.inner:
         sys.stdout.write(json.dumps(measure(options.folder, not options.expand)))
         return 0
-    if not options.folder.exists():
+    if not options.folder.exists() or not any(options.folder.iterdir()):
         make_tiny(options.folder, settings=SETTINGS, shards=8, codec="decode")
-    command = [sys.executable, "-m", "latency.loading", str(options.folder), "--inner"]
+    command = [sys.executable, "-m", "rt_drama3.latency.loading", str(options.folder), "--inner"]
     command += ["--expand"] if options.expand else []
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     figures = json.loads(printed)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from dataclasses import asdict
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from latency.device_bench import SAMPLED, Bench, random_codec, random_rows, speak
 from rt_drama3.budget import plan
 from rt_drama3.captured_step import CapturedStep
 from rt_drama3.codec import CodecState
 from rt_drama3.config import ModelConfig
 from rt_drama3.graph_step import FrameStep
+from rt_drama3.latency.device_bench import SAMPLED, Bench, random_codec, random_rows, speak
+from rt_drama3.latency.estimates import summarize
 from rt_drama3.model import SpeechModel, kernel_ops
 from rt_drama3.model.backbone import BackboneLayer
 from rt_drama3.model.moe import MoE
@@ -71,6 +74,7 @@ def measure_step(
     found["memory"] = bench.reserved() - before
     step.use(runner)
     found["captured_ms"] = _frame_ms(bench, step, streams, rows)
+    found["captured_frames"] = _each_frame(bench, step, streams, rows)
     found["over_floor"] = found["captured_ms"] / found["floor_ms"]
     if streams == 1 and not bench.dry:
         found["kernels"] = _kernels(bench, step)
@@ -85,6 +89,29 @@ def _frame_ms(bench: Bench, step: FrameStep, streams: int, rows: int) -> float:
     times = 2 if bench.dry else TIMED // 5
     length = step.length_for(rows + streams + 2 * TIMED) if not bench.dry else step.lengths[-1]
     return bench.milliseconds(lambda: step.run(streams, length), times=times)
+
+
+def _each_frame(bench: Bench, step: FrameStep, streams: int, rows: int) -> dict[str, Any]:
+    """Frames one by one, in milliseconds: the tail that a median over rounds hides."""
+    speak(step, rows, SAMPLED)
+    for slot in range(streams, step.slots):
+        step.release(slot)
+    length, times = step.lengths[-1], []
+    if bench.dry:
+        for _ in range(3):
+            started = time.perf_counter()
+            step.run(streams, length)
+            times.append(1e3 * (time.perf_counter() - started))
+        return asdict(summarize(times))
+    count = 5 * TIMED
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        step.run(streams, length)
+        mark.record()
+    bench.synchronize()
+    times = [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
+    return asdict(summarize(times))
 
 
 def _kernels(bench: Bench, step: FrameStep, frames: int = 3, most: int = 30) -> list[list[Any]]:

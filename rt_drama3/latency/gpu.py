@@ -19,15 +19,18 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from latency.device_bench import Bench
-from latency.environment import environment
-from latency.gpu_checks import check_company, check_kernels, check_parity
-from latency.gpu_speed import (
+from rt_drama3.latency.calibration import calibrate, judge
+from rt_drama3.latency.device_bench import Bench
+from rt_drama3.latency.environment import environment
+from rt_drama3.latency.gpu_checks import check_company, check_kernels, check_parity
+from rt_drama3.latency.gpu_engine import measure_engine
+from rt_drama3.latency.gpu_speed import (
     measure_ceilings,
     measure_codec,
     measure_kernels,
@@ -36,8 +39,8 @@ from latency.gpu_speed import (
     measure_step,
     step_of,
 )
-from latency.random_model import random_model
-from latency.sizes import official, tiny
+from rt_drama3.latency.random_model import random_model
+from rt_drama3.latency.sizes import official, tiny
 
 SECONDS = 450.0
 
@@ -59,6 +62,7 @@ def run(
         save: takes the report after every section, in case the machine is taken away.
     """
     report: dict[str, Any] = {"environment": environment() | _more_environment(bench)}
+    before = calibrate()
 
     def section(name: str, needed: float, work: Callable[[], Any]) -> Any:
         if not bench.time_for(name, needed):
@@ -94,6 +98,8 @@ def run(
             return measure_step(bench, step, streams, streams == first, bandwidth)
 
         section(f"step of {streams}", 100, measure)
+    section("engine", 90, lambda: measure_engine(bench))
+    report["noise"] = asdict(judge(before, calibrate()))
     if not bench.dry:
         report["peak_memory"] = torch.cuda.max_memory_allocated(bench.device)
     report["left_out"] = bench.notes

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from latency.device_bench import GREEDY, SAMPLED, Bench, random_rows, speak
-from latency.random_model import random_model
-from latency.sizes import middle, official, tiny
 from rt_drama3.captured_step import CapturedStep
 from rt_drama3.config import ModelConfig
 from rt_drama3.graph_step import FrameStep
+from rt_drama3.latency.device_bench import GREEDY, SAMPLED, Bench, random_rows, speak
+from rt_drama3.latency.random_model import random_model
+from rt_drama3.latency.sizes import middle, official, tiny
 from rt_drama3.model import SpeechModel, kernel_ops
 from rt_drama3.model.moe import MoE, dequantize, swiglu
 

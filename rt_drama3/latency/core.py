@@ -16,20 +16,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import rt_drama3
-from latency.environment import environment
 from rt_drama3.compiled_codec import CompiledCodec
 from rt_drama3.compiled_step import CompiledStep
 from rt_drama3.drama3 import Drama3
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.frame_maker import CPU_BLOCK
 from rt_drama3.graph_step import FrameStep
+from rt_drama3.latency.environment import environment
 from rt_drama3.package_builder import PackageBuilder
 from rt_drama3.speech import SpeechRequest
 
@@ -38,6 +38,7 @@ WINDOW = 32  # frames that a codec without memory decodes again for every new on
 ROUNDS = 7
 GROUPS = (1, 2, 4)
 CONTEXT, MAX_FRAMES = 1024, 512
+GUIDANCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Ratio:
         value: the ratio.
         target: limit, reached from the side that ``at_least`` says.
         detail: the times behind it.
+        sides: the same, every one of them, in milliseconds.
     """
 
     name: str
@@ -56,23 +58,36 @@ class Ratio:
     target: float
     at_least: bool
     detail: str
+    sides: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:
         return self.value >= self.target if self.at_least else self.value <= self.target
 
 
-def in_turns(*sides: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
-    """Median seconds of each side, timed in turns after one warm-up each."""
+class Times(list[float]):
+    """Seconds of one side."""
+
+    @property
+    def middle(self) -> float:
+        return statistics.median(self)
+
+    def ms(self, share: float = 1) -> list[float]:
+        """All of them, in milliseconds, or that share of each."""
+        return [1e3 * seconds * share for seconds in self]
+
+
+def in_turns(*sides: Callable[[], object], rounds: int = ROUNDS) -> list[Times]:
+    """Seconds of each side, timed in turns after one warm-up each."""
     for side in sides:
         side()
-    samples: list[list[float]] = [[] for _ in sides]
+    samples = [Times() for _ in sides]
     for _ in range(rounds):
         for side, kept in zip(sides, samples, strict=True):
             started = time.perf_counter()
             side()
             kept.append(time.perf_counter() - started)
-    return [statistics.median(kept) for kept in samples]
+    return samples
 
 
 class Bench:
@@ -80,9 +95,11 @@ class Bench:
 
     def __init__(self, drama: Drama3) -> None:
         self.drama = drama
-        builder = PackageBuilder(drama.model, drama.codec, (1,), GROUPS)
+        started = time.monotonic()
+        builder = PackageBuilder(drama.model, drama.codec, (1, 2), GROUPS)
         builder.start()
         builder.wait()
+        self.compile_seconds = time.monotonic() - started
         self.codec = CompiledCodec(drama.codec, GROUPS)
         self.prompt = torch.from_numpy(drama.prompts.build(TEXT).rows)
         self.take = drama.generate(TEXT, seed=1)
@@ -104,11 +121,21 @@ class Bench:
         self.drama.model.prefill(self.prompt, step.state, 0)
         step.configure(0, self.drama.sampling, 1)
 
+    @torch.inference_mode()
+    def guided_step(self) -> FrameStep:
+        """A compiled step of one guided stream: two rows, both prefilled."""
+        step = FrameStep(self.drama.model, 2, CONTEXT, MAX_FRAMES)
+        step.use(CompiledStep(step, (2,)))
+        for slot in range(2):
+            self.drama.model.prefill(self.prompt, step.state, slot)
+        step.configure(0, self.drama.sampling, 1, guidance=GUIDANCE)
+        return step
+
     def frames(self, step: FrameStep, count: int) -> None:
         """Makes frames from wherever the step stands."""
         length = step.length_for(len(self.prompt) + count + 1)
         for _ in range(count):
-            step.run(1, length)
+            step.run(step.slots, length)
             step.output.codes[0].numpy()
 
 
@@ -128,7 +155,9 @@ def step_ratio(bench: Bench) -> list[Ratio]:
         for frame in range(count):
             bench.codec.decode_step(bench.codes[None, :, frame : frame + 1], state)
 
-    slow, fast, whole = in_turns(lambda: run(eager), lambda: run(compiled), both)
+    times = in_turns(lambda: run(eager), lambda: run(compiled), both)
+    slow, fast, whole = (side.middle for side in times)
+    frames = [side.ms(1 / count) for side in times]
     audio = count * bench.frame_seconds
     return [
         Ratio(
@@ -137,6 +166,7 @@ def step_ratio(bench: Bench) -> list[Ratio]:
             2.0,
             True,
             f"eager {1e3 * slow / count:.2f} ms, compiled {1e3 * fast / count:.2f} ms a frame",
+            {"frame, eager step": frames[0], "frame, compiled step": frames[1]},
         ),
         Ratio(
             "step and codec of one stream on one thread, speed over real time",
@@ -144,7 +174,32 @@ def step_ratio(bench: Bench) -> list[Ratio]:
             3.0,
             True,
             f"{1e3 * whole / count:.2f} ms a frame of {1e3 * bench.frame_seconds:.1f} ms",
+            {"frame, compiled step and codec on one thread": frames[2]},
         ),
+    ]
+
+
+def guidance_ratio(bench: Bench) -> list[Ratio]:
+    """A guided stream, which takes two rows of the batch, against a stream of one row."""
+    plain, guided = bench.step(True), bench.guided_step()
+    count = 24
+
+    @torch.inference_mode()  # one of the steps was made in it
+    def run(step: FrameStep) -> None:
+        step.state.position[:] = len(bench.prompt)
+        bench.frames(step, count)
+
+    times = in_turns(lambda: run(plain), lambda: run(guided), rounds=3 * ROUNDS)
+    one, two = (side.middle for side in times)
+    return [
+        Ratio(
+            "guided step of two rows over a step of one, time",
+            two / one,
+            2.05,
+            False,
+            f"one row {1e3 * one / count:.2f} ms, two {1e3 * two / count:.2f} ms a frame",
+            {"frame of a guided stream": times[1].ms(1 / count)},
+        )
     ]
 
 
@@ -159,9 +214,8 @@ def codec_ratio(bench: Bench) -> list[Ratio]:
             bench.codec.decode_step(codes[:, :, frame : frame + 1], state)
 
     window = codes[:, :, :WINDOW]
-    once, single, again = in_turns(
-        lambda: codec.decode(codes), streamed, lambda: codec.decode(window)
-    )
+    times = in_turns(lambda: codec.decode(codes), streamed, lambda: codec.decode(window))
+    once, single, again = (side.middle for side in times)
     return [
         Ratio(
             "codec in groups of 1 over one-shot, cost per frame",
@@ -169,6 +223,10 @@ def codec_ratio(bench: Bench) -> list[Ratio]:
             1.5,
             False,
             f"one-shot {1e3 * once / frames:.2f} ms, groups of 1 {1e3 * single / frames:.2f} ms",
+            {
+                "codec of a frame, one-shot": times[0].ms(1 / frames),
+                "codec of a frame, groups of 1": times[1].ms(1 / frames),
+            },
         ),
         Ratio(
             f"decoding {WINDOW} frames again per new frame over groups of 1, cost",
@@ -176,6 +234,7 @@ def codec_ratio(bench: Bench) -> list[Ratio]:
             8.0,
             True,
             f"window {1e3 * again:.1f} ms, group of 1 {1e3 * single / frames:.2f} ms",
+            {f"codec of a window of {WINDOW} frames": times[2].ms()},
         ),
     ]
 
@@ -201,7 +260,8 @@ def overlap_ratio(bench: Bench) -> list[Ratio]:
         make()
         beside.join()
 
-    alone, other, together = in_turns(make, decode, both)
+    times = in_turns(make, decode, both)
+    alone, other, together = (side.middle for side in times)
     return [
         Ratio(
             "step and codec overlapped over the slower alone, time",
@@ -209,6 +269,11 @@ def overlap_ratio(bench: Bench) -> list[Ratio]:
             1.15,
             False,
             f"step {1e3 * alone:.0f} ms, codec {1e3 * other:.0f} ms, both {1e3 * together:.0f} ms",
+            {
+                f"{count} frames, step alone": times[0].ms(),
+                f"{count} frames, codec alone": times[1].ms(),
+                f"{count} frames, side by side": times[2].ms(),
+            },
         )
     ]
 
@@ -246,7 +311,8 @@ def first_pcm(bench: Bench) -> list[Ratio]:
         step.run(1, step.length_for(len(bench.prompt) + 1))
         bench.codec.decode_step(bench.codes[None, :, :1], state)
 
-    whole, sum_of_parts = in_turns(engine_first, parts, rounds=3 * ROUNDS)
+    times = in_turns(engine_first, parts, rounds=3 * ROUNDS)
+    whole, sum_of_parts = (side.middle for side in times)
     return [
         Ratio(
             "first PCM of a warm request beyond prefill + step + decode, ms",
@@ -254,6 +320,10 @@ def first_pcm(bench: Bench) -> list[Ratio]:
             2.0,
             False,
             f"first PCM {1e3 * whole:.1f} ms, parts {1e3 * sum_of_parts:.1f} ms",
+            {
+                "first PCM of a warm request": times[0].ms(),
+                "prefill, one step and one decode by hand": times[1].ms(),
+            },
         )
     ]
 
@@ -279,7 +349,8 @@ def warm_voice(bench: Bench) -> list[Ratio]:
         step.state.reset(0)
         step.state.restore(0, snapshot)
 
-    slow, fast = in_turns(cold, warm)
+    times = in_turns(cold, warm)
+    slow, fast = (side.middle for side in times)
     return [
         Ratio(
             "10 s reference cold over warm, prefill cost",
@@ -287,8 +358,12 @@ def warm_voice(bench: Bench) -> list[Ratio]:
             10.0,
             True,
             f"cold {1e3 * slow:.1f} ms ({len(system)} rows), warm {1e3 * fast:.2f} ms",
+            {"voice of 10 s, read": times[0].ms(), "voice of 10 s, restored": times[1].ms()},
         )
     ]
+
+
+MEASURES = (step_ratio, guidance_ratio, codec_ratio, overlap_ratio, first_pcm, warm_voice)
 
 
 def main() -> int:
@@ -302,7 +377,7 @@ def main() -> int:
     )
     bench = Bench(drama)
     ratios: list[Ratio] = []
-    for measure in (step_ratio, codec_ratio, overlap_ratio, first_pcm, warm_voice):
+    for measure in MEASURES:
         ratios += measure(bench)
     drama.close()
     for ratio in ratios:

@@ -15,15 +15,15 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from latency.environment import environment
 from rt_drama3.audio.stream_resample import Quality, StreamResampler
+from rt_drama3.latency.environment import environment
 
 FROM_RATE, FRAME = 44_100, 2_048
 TO_RATES = (8_000, 16_000, 24_000, 48_000)
@@ -42,6 +42,7 @@ class Figures:
         held_ms, max_held_ms: mean and maximum of what is held back after a frame, in milliseconds.
         first_ms: how much of the first frame comes out with it, in milliseconds.
         design_ms: time to make the first resampler of these rates, in milliseconds.
+        times_us, held: all samples behind them.
     """
 
     quality: str
@@ -52,6 +53,8 @@ class Figures:
     max_held_ms: float
     first_ms: float
     design_ms: float
+    times_us: list[float] = field(repr=False)
+    held: list[float] = field(repr=False)
 
     @property
     def met(self) -> bool:
@@ -93,14 +96,16 @@ class Side:
             1e3 * max(self.held),
             1e3 * self.first / self.resampler.to_rate,
             1e3 * self.design,
+            times,
+            [1e3 * seconds for seconds in self.held],
         )
 
 
-def measure(to_rate: int) -> list[Figures]:
-    """Runs both qualities side by side."""
+def measure(to_rate: int, frames: int = FRAMES) -> list[Figures]:
+    """Runs both qualities side by side, over so many frames."""
     sides = [Side(quality, to_rate) for quality in QUALITIES]
     random = np.random.default_rng(0)
-    for _ in range(WARM_UP + FRAMES):
+    for _ in range(WARM_UP + frames):
         frame = random.standard_normal(FRAME).astype(np.float32)
         for side in sides:
             side.push(frame)

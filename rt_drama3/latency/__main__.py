@@ -1,0 +1,5 @@
+"""``python -m latency SCENARIO`` is ``rt-drama3 bench SCENARIO``."""
+
+from rt_drama3.cli_bench import main
+
+main()

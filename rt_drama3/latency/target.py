@@ -1,0 +1,127 @@
+"""Which server is measured: its address, its dialect and what is asked of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from rt_drama3.errors import RequestError
+
+DIALECTS = ("native", "fish-live", "fish-http", "openai")
+KEY_VARIABLES = {
+    "native": "RT_DRAMA3_CLIENT_API_KEY",
+    "fish-live": "FISH_API_KEY",
+    "fish-http": "FISH_API_KEY",
+    "openai": "OPENAI_API_KEY",
+}
+ROUTES = {
+    "native": "/v1/stream",
+    "fish-live": "/v1/tts/live",
+    "fish-http": "/v1/tts",
+    "openai": "/v1/audio/speech",
+}
+RATES = {"native": 16_000, "fish-live": 24_000, "fish-http": 24_000, "openai": 24_000}
+_SOCKETS = ("native", "fish-live")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server and what to ask of it.
+
+    Attributes:
+        url: as the user gave it: a base, or the whole address of the route.
+        dialect: one of ``DIALECTS``.
+        key: sent as a bearer token; None sends none.
+        model, voice: as the dialect names them; None leaves them to the server.
+        rate: samples per second to ask for; 0 is the dialect's usual one.
+        extra: further fields of the request.
+        timeout: seconds in which an utterance must be over.
+
+    Raises:
+        RequestError: the dialect or the address is none.
+    """
+
+    url: str
+    dialect: str = "native"
+    key: str | None = field(default=None, repr=False)
+    model: str | None = None
+    voice: str | None = None
+    rate: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Checks what can be checked without a connection."""
+        if self.dialect not in DIALECTS:
+            known = ", ".join(DIALECTS)
+            raise RequestError(f"the dialect is {self.dialect!r}; use one of {known}.")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
+            raise RequestError(
+                f"the address is {self.url!r}; it must be like http://host:port (https, ws, wss)."
+            )
+
+    @property
+    def asked_rate(self) -> int:
+        """Samples per second that are asked for."""
+        return self.rate or RATES[self.dialect]
+
+    @property
+    def secure(self) -> bool:
+        """Whether the connection is encrypted."""
+        return urlsplit(self.url).scheme in ("https", "wss")
+
+    @property
+    def host(self) -> str:
+        """Name or address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """Its port, or the usual one."""
+        return urlsplit(self.url).port or (443 if self.secure else 80)
+
+    @property
+    def path(self) -> str:
+        """Of the route: the address may end in it, in ``/v1`` or before that."""
+        parts = urlsplit(self.url)
+        path, route = parts.path.rstrip("/"), ROUTES[self.dialect]
+        if path.endswith(route):
+            return path
+        return path.removesuffix("/v1") + route
+
+    @property
+    def address(self) -> str:
+        """The whole one, for a WebSocket or for HTTP."""
+        schemes = ("ws", "wss") if self.dialect in _SOCKETS else ("http", "https")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{schemes[self.secure]}://{host}:{self.port}{self.path}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the handshake or the request."""
+        found = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+        if self.model and self.dialect.startswith("fish"):
+            found["model"] = self.model
+        return found
+
+
+def key_of(dialect: str, variable: str | None) -> str | None:
+    """The key from the environment: keys on a command line are seen by everybody.
+
+    Args:
+        dialect: decides where it is looked for.
+        variable: looked for instead, and must then be set.
+
+    Raises:
+        RequestError: the variable that was named is not set.
+    """
+    if variable is None:
+        return os.environ.get(KEY_VARIABLES.get(dialect, "")) or None
+    key = os.environ.get(variable)
+    if not key:
+        raise RequestError(f"--key-env names {variable}, which is not set; export the key first.")
+    return key

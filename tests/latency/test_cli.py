@@ -1,0 +1,116 @@
+"""The commands: what they say, write and refuse."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rt_drama3.cli import app
+from rt_drama3.errors import RequestError
+from rt_drama3.latency import scenario_wire
+from rt_drama3.latency.result import Result, Verdict, read
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "latency.md").read_text(encoding="utf-8")
+SCENARIOS = [
+    *("step", "codec", "engine", "server", "client", "sink", "soak", "load", "peer"),
+    *("resample", "ci", "compare", "report", "budget", "gpu"),
+]
+runner = CliRunner()
+
+
+def test_every_scenario_is_a_command_and_documented() -> None:
+    found = runner.invoke(app, ["bench", "--help"], env={"COLUMNS": "120"})
+    assert found.exit_code == 0
+    for name in SCENARIOS:
+        assert re.search(rf"\b{name}\b", found.output), name
+        assert re.search(rf"bench {name}\b|\*\*{name}\*\*", PAGE), name
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_help_needs_no_model(name: str) -> None:
+    found = runner.invoke(app, ["bench", name, "--help"])
+    assert found.exit_code == 0
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, value: float = 1.0) -> list[tuple[object, ...]]:
+    """Replaces a measurement; returns what it was called with."""
+    calls: list[tuple[object, ...]] = []
+
+    def peer(result: Result, *arguments: object) -> None:
+        calls.append(arguments)
+        result.add("first pcm", "ms", [value + 0.01 * n for n in range(20)])
+        result.verdicts.append(Verdict("first pcm", value, 2.0))
+
+    monkeypatch.setattr(scenario_wire, "peer", peer)
+    return calls
+
+
+def test_a_run_is_shown_written_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls = fake(monkeypatch)
+    monkeypatch.setenv("MY_KEY", "secret")
+    to, html = tmp_path / "run.json", tmp_path / "run.html"
+    options = ["--dialect", "openai", "--key-env", "MY_KEY", "--set", "speed=1.5", "--set", "x=y"]
+    command = ["bench", "peer", "http://h", *options, "--json", str(to), "--html", str(html)]
+    found = runner.invoke(app, command)
+    assert found.exit_code == 0, found.output
+    assert "first pcm" in found.output
+    target = calls[0][0]
+    assert getattr(target, "key", None) == "secret"
+    assert getattr(target, "extra", None) == {"speed": 1.5, "x": "y"}
+    assert read(to).arguments["url"] == "http://h"
+    assert "secret" not in to.read_text() + html.read_text()
+    again = tmp_path / "again.html"
+    assert runner.invoke(app, ["bench", "report", str(to), str(again)]).exit_code == 0
+    assert again.read_text() == html.read_text()
+
+
+def test_check_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, 3.0)
+    assert runner.invoke(app, ["bench", "peer", "http://h"]).exit_code == 0
+    assert runner.invoke(app, ["bench", "peer", "http://h", "--check"]).exit_code == 1
+
+
+def test_compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    for file, value in zip(files, (1.0, 90.0), strict=True):
+        fake(monkeypatch, value)
+        runner.invoke(app, ["bench", "peer", "http://h", "--json", str(file)])
+    one, two = map(str, files)
+    worse = runner.invoke(app, ["bench", "compare", one, two, "--check"])
+    assert "worse" in worse.output
+    assert worse.exit_code == 1
+    assert runner.invoke(app, ["bench", "compare", two, one, "--check"]).exit_code == 0
+    assert runner.invoke(app, ["bench", "compare", one, one, "--check"]).exit_code == 0
+
+
+def test_what_cannot_be_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = fake(monkeypatch)
+    monkeypatch.delenv("NO_KEY", raising=False)
+    bad = [
+        ["--dialect", "french"],
+        ["--key-env", "NO_KEY"],
+        ["--set", "nonsense"],
+        ["--json", str(tmp_path / "missing" / "run.json")],
+    ]
+    for options in bad:
+        found = runner.invoke(app, ["bench", "peer", "http://h", *options])
+        assert isinstance(found.exception, RequestError), options
+    found = runner.invoke(app, ["bench", "load", "--pattern", "chaos", "--url", "http://h"])
+    assert isinstance(found.exception, RequestError)
+    assert calls == []
+
+
+def test_the_short_name() -> None:
+    """``python -m latency`` and ``python -m latency.core`` work in a clone."""
+    for module in ("latency", "latency.core", "latency.server", "latency.gpu"):
+        command = [sys.executable, "-m", module, "--help"]
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stderr

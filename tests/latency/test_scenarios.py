@@ -1,0 +1,107 @@
+"""Scenarios on the nano voice, as small as they can be: structure, and no absolute times."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rt_drama3.drama3 import Drama3
+from rt_drama3.errors import DeviceError
+from rt_drama3.latency import echo, scenario_ci, scenario_engine, scenario_sink
+from rt_drama3.latency.calibration import Calibration
+from rt_drama3.latency.metrics import Arrival, Utterance, measure
+from rt_drama3.latency.result import Result, Verdict
+from rt_drama3.latency.scenario_sink import NullSink
+from rt_drama3.latency.served import Served
+
+
+def test_an_utterance_of_the_engine(nano: Drama3) -> None:
+    made = scenario_engine.speak(nano.engine, "Hello there.")
+    assert made.rate == nano.sample_rate
+    found = measure(made)
+    assert found.first_pcm_ms is not None
+    assert found.total_ms is not None
+    assert 0 < found.first_pcm_ms <= found.total_ms
+    for arrival in made.arrivals:
+        assert arrival.stamps is not None
+        stages = [arrival.stamps[n] for n in ("prefilled", "sampled", "decoded", "sent")]
+        assert stages == sorted(stages)
+    whole = nano.generate("Hello there.", seed=1)
+    assert np.allclose(made.audio(), whole.audio, atol=1e-4)
+
+
+def test_fixed_groups_are_fixed_and_the_engine_is_itself_again(nano: Drama3) -> None:
+    frame = nano.codec.config.frame_samples
+    with scenario_engine.groups(4):
+        made = scenario_engine.speak(nano.engine, "Hello there.")
+    assert {a.samples // frame for a in made.arrivals[:-1]} == {4}
+    grown = scenario_engine.speak(nano.engine, "Hello there.")
+    assert grown.arrivals[0].samples == frame
+
+
+def test_an_echo_repeats_every_message() -> None:
+    messages = [(5.0 + 0.01 * n, bytes([n]) * 100) for n in range(5)]
+    found = echo.measure(messages)
+    assert len(found) == 5
+    assert all(ms >= 0 for ms in found)
+
+
+def test_sinks_are_fed_at_the_pace_of_the_utterance() -> None:
+    made = Utterance(due=0.0, rate=8_000, sent=0.0)
+    pcm = np.zeros(400, np.float32)
+    made.arrivals = [Arrival(0.1 + 0.05 * n, 400, pcm=pcm) for n in range(3)]
+    sink, result = NullSink(), Result("sink")
+    began = time.monotonic()
+    scenario_sink._play(result, "null", sink, made, times=2)
+    assert time.monotonic() - began >= 0.2  # two takes of 0.1 s between first and last piece
+    assert sink.samples == 2 * 3 * 400 + 400  # and what is stopped
+    series = {one.name: one.samples for one in result.series}
+    assert len(series["null: write"]) == 6
+    assert result.met
+
+
+def test_outputs_that_are_not_there_are_named(
+    nano: Drama3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = scenario_engine.speak(nano.engine, "Hello there.")
+    monkeypatch.setattr(scenario_engine, "speak", lambda *_: made)
+    result = Result("sink")
+    scenario_sink.sink(result, ("wav", "flac", "nonsense.xyz"), step_mode="eager", times=1)
+    names = [one.name for one in result.series]
+    assert "wav: write" in names
+    assert "flac: write" in names
+    assert any("nonsense.xyz: left out" in note for note in result.notes)
+
+
+def test_a_starved_machine_excuses_speed_and_nothing_else() -> None:
+    result = Result("ci")
+    names = ("continuity of the engine", "ratio: a over b", "frames in the first piece")
+    result.verdicts = [Verdict(name, 9, 1) for name in names]
+    quiet, starved = (Calibration(1, 1, 1, 1, 1, share) for share in (0.97, 0.3))
+    scenario_ci.excuse(result, quiet, quiet)
+    assert [verdict.met for verdict in result.verdicts] == [False] * 3
+    scenario_ci.excuse(result, quiet, starved)
+    assert [verdict.met for verdict in result.verdicts] == [True, True, False]
+
+
+def test_a_server_that_does_not_start_is_an_error_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="not ready within"):
+        Served(str(tmp_path / "no-model"), "eager", patience=60)
+
+
+@pytest.mark.slow
+def test_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``rt-drama3 bench ci``, with one utterance of each kind."""
+    monkeypatch.setattr(scenario_ci, "TURNS", 1)
+    result = Result("ci")
+    scenario_ci.ci(result)
+    missed = [verdict for verdict in result.verdicts if not verdict.met]
+    assert missed == []
+    assert {"native: faults", "openai: faults"} <= {
+        v.name[: v.name.find("faults") + 6] for v in result.verdicts
+    }
+    series = {one.name for one in result.series}
+    assert {"native: first audible", "fish-live: first pcm", "openai: first byte"} <= series
