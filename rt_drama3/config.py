@@ -134,6 +134,19 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class PieceConfig:
+    """How much of a long text a checkpoint speaks at a time.
+
+    Attributes:
+        longest: UTF-8 bytes of a piece.
+        remembered: a piece sees earlier ones of its text as turns before it.
+    """
+
+    longest: int = 300
+    remembered: bool = True
+
+
+@dataclass(frozen=True)
 class WindowTransformerConfig:
     """A causal windowed transformer inside the codec (docs/architecture.md, 8.2)."""
 

@@ -21,7 +21,7 @@ from rt_drama3 import checkpoint
 from rt_drama3.best_of import Ranking, Scorer, check_count, duration_sanity, rank, summaries
 from rt_drama3.codec import Codec
 from rt_drama3.compute_threads import compute_threads
-from rt_drama3.config import ModelConfig, SamplingConfig
+from rt_drama3.config import ModelConfig, PieceConfig, SamplingConfig
 from rt_drama3.data_folder import default_data_folder
 from rt_drama3.engine import Engine
 from rt_drama3.engine_config import EngineConfig, read_engine_config
@@ -132,6 +132,7 @@ def load(
         sampling=checkpoint.read_sampling(path),
         fixed_voice=checkpoint.read_fixed_voice(path),
         engine_config=engine,
+        pieces=checkpoint.read_pieces(path),
         threads=threads if where.type == "cpu" else None,
     )
 
@@ -188,6 +189,7 @@ class Drama3:
         fixed_voice: the checkpoint cannot follow references; they are ignored with a notice.
         engine_config: of the engine behind ``generate`` and ``stream``; None reads the environment.
         threads: CPU threads that it computes with; None is torch's choice.
+        pieces: how much of a long text it speaks at a time; None is what Drama 3 can.
     """
 
     def __init__(
@@ -199,8 +201,10 @@ class Drama3:
         fixed_voice: bool = False,
         engine_config: EngineConfig | None = None,
         threads: int | None = None,
+        pieces: PieceConfig | None = None,
     ) -> None:
         self.model = model
+        self.pieces = pieces or PieceConfig()
         self.codec = codec
         self.prompts = prompts
         self.sampling = sampling

@@ -108,7 +108,7 @@ class PromptDesk:
 
     def _opening(self, stream: EngineStream, piece: str, prompt: Prompt) -> Rows:
         """What the prompt of the piece after this one begins with; this one's codes come then."""
-        if len(stream.spoken) < 2 or (stream.text.final and stream.text.empty()):
+        if len(stream.past()) < 2 or (stream.text.final and stream.text.empty()):
             return prompt.rows
         assert stream.voice is not None
         history = [*stream.earlier(), *stream.spoken[:1]]

@@ -269,7 +269,7 @@ def test_pushing_does_not_hold_up_who_looks(monkeypatch: pytest.MonkeyPatch) -> 
     intake.push("Ready. Set")
     entered, leave = threading.Event(), threading.Event()
 
-    def slow(text: str) -> list[str]:
+    def slow(text: str, longest: int) -> list[str]:
         entered.set()
         assert leave.wait(20)
         return [text]

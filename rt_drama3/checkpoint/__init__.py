@@ -4,6 +4,7 @@ from rt_drama3.checkpoint.files import (
     read_codec_config,
     read_directions,
     read_fixed_voice,
+    read_pieces,
     read_sampling,
 )
 from rt_drama3.checkpoint.info import CheckpointInfo, inspect
@@ -26,6 +27,7 @@ __all__ = [
     "read_config",
     "read_directions",
     "read_fixed_voice",
+    "read_pieces",
     "read_sampling",
     "resolve",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rt_drama3.config import CodecConfig, ModelConfig, SamplingConfig
+from rt_drama3.config import CodecConfig, ModelConfig, PieceConfig, SamplingConfig
 from rt_drama3.config_files import parse_codec_config, parse_sampling
 from rt_drama3.errors import CheckpointError
 
@@ -16,6 +16,7 @@ TOKENIZER = "tokenizer.json"
 CODEC = "codec.pth"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+SHORTEST_PIECE = 64  # bytes; a piece must hold a speaker tag and some words
 
 _LFS_POINTER = b"version https://git-lfs"
 
@@ -88,6 +89,25 @@ def read_directions(directory: Path) -> bool:
         CheckpointError: it is neither true nor false.
     """
     return _flag(directory / SAMPLING, "reads_directions", True)
+
+
+def read_pieces(directory: Path) -> PieceConfig:
+    """How much text it speaks at a time: ``piece_bytes`` and ``remembers_pieces`` there.
+
+    A small voice that was taught single sentences only loses its way in more.
+
+    Raises:
+        CheckpointError: a value cannot work.
+    """
+    path, base = directory / SAMPLING, PieceConfig()
+    values = read_json(path) if path.is_file() else {}
+    longest = values.get("piece_bytes", base.longest) if isinstance(values, dict) else base.longest
+    if isinstance(longest, bool) or not isinstance(longest, int) or longest < SHORTEST_PIECE:
+        raise CheckpointError(
+            f"{path}: piece_bytes is {longest!r}, but a whole number from {SHORTEST_PIECE} up is "
+            "needed."
+        )
+    return PieceConfig(longest, _flag(path, "remembers_pieces", base.remembered))
 
 
 def _flag(path: Path, name: str, default: bool) -> bool:
