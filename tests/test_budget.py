@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from latency.random_model import random_model
-from latency.sizes import official as official_config
 from rt_drama3.budget import Budget, plan
 from rt_drama3.checkpoint.tiny_config import tiny_config
 from rt_drama3.config import ModelConfig
 from rt_drama3.config_files import parse_model_config
 from rt_drama3.errors import ConfigError
 from rt_drama3.graph_step import FrameStep
+from rt_drama3.latency.random_model import random_model
+from rt_drama3.latency.sizes import official as official_config
 from rt_drama3.model import SpeechModel
 
 CONTEXT, FRAMES = 64, 16

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
-from latency.gpu_checks import lockstep
-from latency.random_model import random_model
 from rt_drama3 import captured_step
 from rt_drama3.captured_step import CapturedStep
 from rt_drama3.checkpoint.tiny_config import tiny_config
@@ -20,6 +18,8 @@ from rt_drama3.config import ModelConfig, SamplingConfig
 from rt_drama3.config_files import parse_model_config
 from rt_drama3.errors import DeviceError
 from rt_drama3.graph_step import FrameStep, StepTensors, frame_step
+from rt_drama3.latency.gpu_checks import lockstep
+from rt_drama3.latency.random_model import random_model
 from rt_drama3.model import SpeechModel, kernel_ops
 
 GREEDY = SamplingConfig(temperature=0, head_temperature=0)
