@@ -87,7 +87,10 @@ def obs_setup(
 ) -> None:
     """Adds what is spoken to a scene of OBS; a second time it only brings it up to date."""
     from rt_drama3.obs import ObsClient, set_up
+    from rt_drama3.obs.sources import INPUTS
 
+    for wrong in set(inputs or ()).difference(INPUTS):
+        raise RequestError(f"--input is {wrong!r}; use one of {', '.join(INPUTS)}.")
     if urlsplit(page).scheme not in ("http", "https"):
         raise RequestError(f"--page is {page!r}; an http or https address is needed.")
     with ObsClient(url, password) as obs:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rt_drama3.errors import SinkError
+from rt_drama3.errors import RequestError, SinkError
 
 if TYPE_CHECKING:
     from rt_drama3.best_of import Chosen
@@ -68,7 +68,7 @@ def devices(
     if found:
         out.print(_device_table(found))
     for mic in mics:
-        state = "kept" if mic.owner == "kept" else "in use" if mic.alive else "left behind"
+        state = "kept" if mic.kept else "in use" if mic.alive else "left behind"
         out.print(f"virtual microphone {mic.name!r}: {mic.rate} Hz, {state}", highlight=False)
     for note in notes:
         out.print(f"[yellow]{escape(note)}[/yellow]", highlight=False, soft_wrap=True)
@@ -133,21 +133,35 @@ def mic_create(
         bool, typer.Option("--keep", help="Leave it there and return at once.")
     ] = False,
 ) -> None:
-    """Makes the virtual microphone, and removes it again on Ctrl-C unless it is kept."""
+    """Makes the virtual microphone, and removes it again on Ctrl-C unless it is kept.
+
+    One that is there already stays whose it is: then this says so and returns.
+    """
     from rt_drama3.sinks import virtual_mic
 
     _need_linux()
     stopped = threading.Event()
     for number in () if keep else (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())  # first, so that nothing is left behind
-    mic = virtual_mic.create(name or virtual_mic.NAME, rate, keep=keep)
+    mic = virtual_mic.create(name or virtual_mic.NAME, rate, keep=keep, own=True)
     typer.echo(f"microphone {mic.name} at {mic.rate} Hz; play into sink {mic.sink}")
     if keep:
+        return
+    if not mic.ours:
+        _console.print(_whose(mic), highlight=False, soft_wrap=True)
         return
     _console.print("it exists until Ctrl-C", highlight=False)
     stopped.wait()
     with contextlib.suppress(SinkError):  # a server that is gone has taken it along
         virtual_mic.release(mic)
+
+
+def _whose(mic: VirtualMic) -> str:
+    if mic.kept:
+        return "it was there, kept: it exists until rt-drama3 mic remove"
+    if mic.alive:
+        return f"it was there: it belongs to process {mic.process}, and goes when that ends"
+    return f"it was there: its process {mic.process} has ended, and it goes with who plays into it"
 
 
 @mic_app.command("list")
@@ -163,8 +177,7 @@ def mic_list(
         typer.echo(json.dumps([dataclasses.asdict(mic) for mic in mics]))
         return
     for mic in mics:
-        process = mic.owner.partition("-")[0]
-        by = "kept" if mic.owner == "kept" else f"of process {process}"
+        by = "kept" if mic.kept else f"of process {mic.process}"
         gone = "" if mic.alive else ", which has ended"
         typer.echo(f"{mic.name}\t{mic.rate} Hz\t{by}{gone}")
 
@@ -185,15 +198,28 @@ def mic_remove(
 
 
 def repair(
-    files: Annotated[list[Path], typer.Argument(help="WAV files.", exists=True, dir_okay=False)],
+    files: Annotated[list[Path], typer.Argument(help="WAV files.")],
 ) -> None:
-    """Puts the true sizes into WAV files whose writer was killed; samples are never changed."""
+    """Puts the true sizes into WAV files whose writer was killed; samples are never changed.
+
+    A file that cannot be repaired does not keep the others from it; the exit code is then 1.
+    """
     from rt_drama3.sinks import repair_wav
 
+    failed = False
     for file in files:
-        result = repair_wav(file)
+        try:
+            result = repair_wav(file)
+        except SinkError as error:
+            failed = True
+            _console.print(
+                f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True
+            )
+            continue
         what = "repaired" if result.changed else "was in order"
         typer.echo(f"{file}: {what}, {result.seconds:.2f} s")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _need_linux() -> None:
@@ -269,16 +295,26 @@ def places(out: Path | None, sinks: Sequence[str] | None) -> tuple[Path | None, 
     """Decides between ``--out`` and ``--sink``: the file, or None and what to play into.
 
     Raises:
-        RequestError: a sink cannot be understood, which is better known before a model is loaded.
+        RequestError: a sink cannot be understood, or two are the same, which is better known
+            before a model is loaded.
         SinkError: this system has no loopback device to use as a microphone.
     """
     if not sinks:
         return out or Path("speech.wav"), []
     from rt_drama3.sinks import make_sink
 
-    specs = [*sinks, *([] if out is None else [str(out)])]
+    specs = list(sinks)
+    if out is not None:  # a path, also with a colon in it
+        specs.append(os.path.join(os.curdir, out) if ":" in str(out) else str(out))
+    named: dict[str, str] = {}
     for spec in specs:
-        make_sink(spec)
+        sink = make_sink(spec)
+        file = spec.partition(":")[0] not in ("speaker", "mic") and not to_stdout([spec])
+        place = os.path.realpath(sink.name) if file else sink.name
+        if place in named:
+            both = spec if named[place] == spec else f"{named[place]} and {spec}"
+            raise RequestError(f"{sink.name} is named twice as an output ({both}); name it once.")
+        named[place] = spec
     return None, specs
 
 

@@ -44,7 +44,8 @@ class WavWriter:
     Until it is closed the header says "until the end of the file", so that a reader which opens the
     file early, or after a crash, still finds sound. Closing puts the true sizes in, also when the
     ``with`` block is left by an exception: what was made is kept. A pipe cannot be rewound and
-    keeps the first header.
+    keeps the first header. When a file of its own cannot be written any further, as on a full disk,
+    the samples that reached it are kept as well.
 
     Args:
         target: path of the file (replaced when it exists), or a binary file object opened for
@@ -64,7 +65,8 @@ class WavWriter:
         if isinstance(target, str | os.PathLike):
             self._name = os.fspath(target)
             try:
-                self._file: BinaryIO = open(self._name, "wb")  # noqa: SIM115 - closed by close()
+                # Unbuffered, so that after a failure nothing that was refused is in the way.
+                self._file: BinaryIO = open(self._name, "wb", buffering=0)  # noqa: SIM115
             except (OSError, ValueError) as error:
                 raise _cannot_write(self._name, error) from error
         else:
@@ -91,7 +93,11 @@ class WavWriter:
             raise SinkError(f"{self._name} is closed; nothing more can be written to it.")
         pcm = float_to_s16le(samples)
         _check_size(self._name, self.samples * 2 + len(pcm))
-        self._put(pcm)
+        try:
+            self._put(pcm)
+        except SinkError:
+            self._keep_what_arrived()
+            raise
         self.samples += len(pcm) // 2
 
     def close(self) -> None:
@@ -116,10 +122,21 @@ class WavWriter:
 
     def _put(self, data: bytes) -> None:
         try:
-            self._file.write(data)
+            if self._owned:
+                write_all(self._file, data)
+            else:
+                self._file.write(data)
             self._file.flush()  # a reader that follows the file is never a few frames behind
         except (OSError, ValueError) as error:
             raise _cannot_write(self._name, error) from error
+
+    def _keep_what_arrived(self) -> None:
+        """Counts the samples of a write that failed half-way."""
+        with suppress(OSError, ValueError):
+            if self._owned and self._file.seekable():
+                data_bytes = max(0, self._file.seek(0, os.SEEK_END) - _HEADER.size) // 2 * 2
+                self._file.truncate(_HEADER.size + data_bytes)
+                self.samples = data_bytes // 2
 
     def _release(self) -> None:
         self._closed = True
@@ -137,6 +154,13 @@ class WavWriter:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def write_all(file: BinaryIO, data: bytes) -> None:
+    """Writes bytes into an unbuffered file, which may take them in several pieces."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def write_wav(path: str | os.PathLike[str], samples: NDArray[Any], rate: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -29,9 +30,9 @@ def format_of(path: str | os.PathLike[str]) -> str:
     """
     ending = Path(path).suffix.lower()
     if ending not in ENDINGS:
+        says = f"ends in {ending}, which" if ending else "has no ending and so"
         raise RequestError(
-            f"{os.fspath(path)} ends in {ending or 'nothing'}, which names no audio format here; "
-            f"use {', '.join(ENDINGS)}."
+            f"{os.fspath(path)} {says} names no audio format here; use {', '.join(ENDINGS)}."
         )
     return ENDINGS[ending]
 
@@ -47,7 +48,8 @@ def rate_for(format: str, rate: int) -> int:
 class AudioWriter:
     """Writes a mono file piece by piece, in the format that its name ends in; a context manager.
 
-    Leaving the ``with`` block ends the file, also by an exception: what was made is kept.
+    Leaving the ``with`` block ends the file, also by an exception: what was made is kept. A file
+    that could not be written is closed as it is.
 
     Args:
         path: of the file, replaced when it exists.
@@ -98,11 +100,15 @@ class AudioWriter:
         if self._wav is not None:
             self._wav.close()
         elif not self._closed:
-            self._closed = True
-            with self._file:
+            try:
                 if self._resampler is not None:
                     self._put(self._encoder.push(self._resampler.flush()))
                 self._put(self._encoder.flush())
+                self._file.close()
+            except OSError as error:
+                raise self._failed(error) from error
+            finally:
+                self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +126,13 @@ class AudioWriter:
             self._file.write(data)
             self._file.flush()  # who plays the file while it grows is never behind
         except (OSError, ValueError) as error:
+            self._release()
             raise self._failed(error) from error
+
+    def _release(self) -> None:
+        self._closed = True
+        with suppress(OSError):  # after a failure it tries once more to write what it could not
+            self._file.close()
 
     def _failed(self, error: OSError | ValueError) -> SinkError:
         return SinkError(f"cannot write {self._name}: {error}; choose another file or make room.")

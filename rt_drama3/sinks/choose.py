@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from rt_drama3.audio.stream_encode import FORMATS
 from rt_drama3.audio.writer import format_of
@@ -13,7 +14,9 @@ from rt_drama3.sinks.sink import Sink
 from rt_drama3.sinks.speaker import SpeakerSink
 
 _FALLBACK = ",default"
-_FORMATS = {**{name: name for name in FORMATS}, "raw": "pcm"}
+_FORMATS = {**{name: name for name in FORMATS}, "raw": "pcm", "ogg": "opus"}
+# What stands before a colon and is no part of a path: not a drive (C:), a folder or a time.
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_+-]+")
 
 
 def make_sink(spec: str, *, fallback: bool = False) -> Sink:
@@ -22,8 +25,8 @@ def make_sink(spec: str, *, fallback: bool = False) -> Sink:
     Args:
         spec: one of ``speaker``, ``speaker:DEVICE`` (index, name or a part of it; ``,default``
             behind it asks for ``fallback``), ``mic``, ``mic:NAME``, ``-`` (wav to standard output),
-            a path whose ending names the format, ``FORMAT:PATH`` and ``FORMAT:-`` with ``raw`` or a
-            name in ``audio.FORMATS``.
+            a path whose ending names the format, ``FORMAT:PATH`` and ``FORMAT:-`` with ``raw``,
+            ``ogg`` or a name in ``audio.FORMATS``.
         fallback: see ``SpeakerSink``.
 
     Raises:
@@ -40,6 +43,14 @@ def make_sink(spec: str, *, fallback: bool = False) -> Sink:
         if not rest:
             raise RequestError(f"{spec!r} names no file; write {kind}:PATH or {kind}:-.")
         return _file(rest, _FORMATS[kind])
+    if colon and _WORD.fullmatch(kind):
+        a_file = "" if rest in ("", "-") else f" For a file of this name write ./{spec}."
+        raise RequestError(
+            f"{spec!r} begins with {kind!r}, which is neither speaker, mic nor a format; formats "
+            f"are {', '.join(_FORMATS)}.{a_file}"
+        )
+    if kind in _FORMATS and not os.path.isdir(kind):
+        raise RequestError(f"{spec!r} names no file; write {kind}:PATH, {kind}:- or take.{kind}.")
     if spec == "-":
         return WavSink("-")
     if not spec:

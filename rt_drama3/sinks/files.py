@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ import numpy as np
 
 from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
 from rt_drama3.audio.stream_resample import StreamResampler
-from rt_drama3.audio.wav import wav_header
+from rt_drama3.audio.wav import wav_header, write_all
 from rt_drama3.audio.writer import rate_for
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks.pcm_format import Pcm, PcmFormat, to_int16, with_channels
@@ -21,7 +22,8 @@ from rt_drama3.sinks.sink import FADE_MS, PipeClosed, Sink, SinkStats, already_o
 
 STDOUT = "-"
 _HEADER_SECONDS = 0.25  # of sound between two updates of a WAV file's sizes
-_MOST_WAV_BYTES = 0xFFFF_FFFF - 44
+_HEADER_BYTES = 44
+_MOST_WAV_BYTES = 0xFFFF_FFFF - _HEADER_BYTES
 
 
 class ByteSink(Sink):
@@ -113,7 +115,8 @@ class ByteSink(Sink):
             self._file = sys.stdout.buffer
         else:
             try:
-                self._file = Path(target).open("wb")  # noqa: SIM115 - closed by close()
+                # Unbuffered, so that after a failure nothing that was refused is in the way.
+                self._file = Path(target).open("wb", buffering=0)  # noqa: SIM115
             except (OSError, ValueError) as error:
                 raise self._failed(error) from error
             self._owned = True
@@ -121,7 +124,10 @@ class ByteSink(Sink):
     def _put(self, data: bytes) -> None:
         assert self._file is not None
         try:
-            self._file.write(data)
+            if self._owned:
+                write_all(self._file, data)
+            else:
+                self._file.write(data)
             self._file.flush()  # a reader is never behind
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
@@ -146,8 +152,9 @@ class WavSink(ByteSink):
     """A 16-bit WAV file with any number of channels.
 
     The sizes in its header are made true four times per second of sound and on close, so that a
-    file whose writer was killed can be played as far as that; ``repair_wav`` gets the rest. In a
-    pipe, which cannot be rewound, they say "until the end".
+    file whose writer was killed can be played as far as that; ``repair_wav`` gets the rest. They
+    are true as well when the disk was full. In a pipe, which cannot be rewound, they say "until the
+    end".
     """
 
     def _begin(self, format: PcmFormat) -> None:
@@ -164,9 +171,23 @@ class WavSink(ByteSink):
         data = to_int16(format.frames(pcm)).astype("<i2", copy=False).tobytes()
         if self._bytes + len(data) > _MOST_WAV_BYTES:
             raise SinkError(f"{self.name} is full: a WAV file holds 4 GiB; start another file.")
-        self._put(data)
+        try:
+            self._put(data)
+        except SinkError:
+            self._keep_what_arrived()
+            raise
         self._bytes += len(data)
         if self._bytes - self._said >= _HEADER_SECONDS * self._rate * 2 * self._channels:
+            self._update()
+
+    def _keep_what_arrived(self) -> None:
+        """Counts the frames of a write that failed half-way, and says so in the header."""
+        if not self._seekable or not self._owned or self._file is None:
+            return
+        with contextlib.suppress(OSError, ValueError, SinkError):
+            block = 2 * self._channels
+            self._bytes = max(0, self._file.seek(0, os.SEEK_END) - _HEADER_BYTES) // block * block
+            self._file.truncate(_HEADER_BYTES + self._bytes)
             self._update()
 
     def _end(self) -> None:

@@ -106,7 +106,8 @@ class MicSink(DeviceSink):
 
     def _connect(self, format: PcmFormat) -> tuple[Player, int]:
         mic = next((m for m in virtual_mic.existing() if m.name == self._mic_name), None)
-        rate = mic.rate if mic is not None and mic.alive else self._mic_rate
+        used = mic is not None and (mic.alive or virtual_mic.in_play(mic))
+        rate = mic.rate if mic is not None and used else self._mic_rate
         self.mic = virtual_mic.create(self._mic_name, rate, keep=self._keep)
         player = self._new_player(rate, 1)
         try:

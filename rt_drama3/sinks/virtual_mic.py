@@ -8,8 +8,12 @@ has died is known as such, whoever looks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +25,7 @@ NAME = "rt-drama3"
 RATE = 48_000  # what calls and browsers use
 _KEPT = "kept"
 _OWNER = "rt_drama3.owner"
+_LOCK_SECONDS = 30.0  # for whoever makes one now; it takes a few calls of pactl
 _NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -46,44 +51,84 @@ class VirtualMic:
     modules: tuple[int, ...]
     complete: bool = True
 
+    @property
+    def kept(self) -> bool:
+        """True when it stays until it is removed."""
+        return self.owner == _KEPT
 
-def create(name: str = NAME, rate: int = RATE, *, keep: bool = False) -> VirtualMic:
+    @property
+    def ours(self) -> bool:
+        """True when this process made it, and is to remove it."""
+        return self.owner == _this_process()
+
+    @property
+    def process(self) -> str:
+        """The number of the process that it belongs to; "" when it is kept."""
+        return "" if self.kept else self.owner.partition("-")[0]
+
+
+def create(
+    name: str = NAME, rate: int = RATE, *, keep: bool = False, own: bool = False
+) -> VirtualMic:
     """Makes a microphone, or returns the one of this name, whoever made it, if it has this rate.
 
-    One whose process has died is used as it is if it fits, and replaced otherwise. A microphone
-    that should be kept replaces one that is not, unless that one belongs to a running process.
+    One whose process has died is used as it is if it fits, and replaced otherwise. Processes that
+    create at once take turns, as far as they share a runtime folder.
 
     Args:
         name: of the source; letters, digits, dots, dashes and underscores.
         rate: in Hz.
         keep: leave it to the server until ``remove`` is called.
+        own: replace one whose process has died and that nobody plays into, so that it is this
+            process's; for those who hold one without playing.
 
     Raises:
         RequestError: the name or rate cannot be used.
-        SinkError: no server, or one of this name is in use at another rate.
+        SinkError: no server, one of this name is in use at another rate, or one that should be
+            kept belongs to a process or is played into.
     """
     if not _NAME_RULE.fullmatch(name):
         raise RequestError(
             f"A microphone cannot be called {name!r}; use up to 64 letters, digits, . _ and -."
         )
     check_stream_rate(rate, "rate of the microphone")
-    for mic in existing():
-        if mic.name != name:
-            continue
-        fits = mic.complete and mic.rate == rate and (not keep or mic.owner == _KEPT)
-        if fits:
-            return mic
-        if mic.alive and mic.rate != rate:
-            raise SinkError(
-                f"Microphone {name!r} exists at {mic.rate} Hz and is in use; remove it first (rt-"
-                f"drama3 mic remove {name}), or ask for {mic.rate} Hz."
-            )
-        if mic.alive and mic.complete:
-            return mic  # it belongs to a running process, which will remove it
-        _unload(mic)
-    if any(source.name == name for source in pactl.sources()):
-        raise SinkError(f"The sound server has another source called {name!r}; choose a name.")
-    return _load(name, rate, _KEPT if keep else _this_process())
+    with _alone():
+        for mic in existing():
+            if mic.name != name:
+                continue
+            in_use = mic.alive or in_play(mic)
+            if in_use and mic.rate != rate:
+                raise SinkError(
+                    f"Microphone {name!r} exists at {mic.rate} Hz and is in use; remove it first "
+                    f"(rt-drama3 mic remove {name}), or ask for {mic.rate} Hz."
+                )
+            if in_use and mic.complete and keep and not mic.kept:
+                raise SinkError(
+                    f"Microphone {name!r} cannot be kept: {_belongs(mic)}; stop that first, or "
+                    "keep one of another name."
+                )
+            fits = mic.complete and mic.rate == rate and (not keep or mic.kept)
+            if fits and (in_use or not own):
+                return mic
+            _unload(mic)
+        if any(source.name == name for source in pactl.sources()):
+            raise SinkError(f"The sound server has another source called {name!r}; choose a name.")
+        return _load(name, rate, _KEPT if keep else _this_process())
+
+
+def in_play(mic: VirtualMic) -> bool:
+    """True while a program plays into it.
+
+    Raises:
+        SinkError: no server.
+    """
+    return any(pactl.players_of(sink.index) for sink in pactl.sinks() if sink.name == mic.sink)
+
+
+def _belongs(mic: VirtualMic) -> str:
+    if mic.alive:
+        return f"it belongs to process {mic.process}, and goes when that ends"
+    return f"its process {mic.process} has ended, but another one plays into it"
 
 
 def existing() -> list[VirtualMic]:
@@ -137,12 +182,47 @@ def release(mic: VirtualMic) -> None:
         SinkError: the server refuses; one that is gone has nothing left to remove.
     """
     for other in existing():
-        if other.modules == mic.modules and other.owner in (mic.owner, _this_process()):
-            ours = other.owner == _this_process() or not _runs(other.owner)
-            sinks = [sink.index for sink in pactl.sinks() if sink.name == other.sink]
-            used = any(pactl.players_of(index) for index in sinks)
-            if other.owner != _KEPT and ours and not used:
+        if other.modules == mic.modules and (other.owner == mic.owner or other.ours):
+            ours = other.ours or not _runs(other.owner)
+            if not other.kept and ours and not in_play(other):
                 _unload(other)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Makes processes and threads of one user take turns; where no lock can be had they do not.
+
+    Raises:
+        SinkError: the one whose turn it is does not end.
+    """
+    import fcntl  # which Windows lacks, where nothing here is called
+
+    folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    place = os.path.join(folder, f"rt-drama3-mic-{os.getuid()}.lock")
+    try:
+        lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError:  # such as a runtime folder that nobody made
+        yield
+        return
+    try:
+        limit = time.monotonic() + _LOCK_SECONDS
+        # In a folder for everybody the file may be somebody else's, who could hold us up.
+        while os.fstat(lock).st_uid == os.getuid():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > limit:
+                    raise SinkError(
+                        f"Another rt-drama3 has been making a microphone for {_LOCK_SECONDS:g} s "
+                        f"({place}); stop it, then try again."
+                    ) from error
+                time.sleep(0.02)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(lock)
 
 
 def _load(name: str, rate: int, owner: str) -> VirtualMic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import wave
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from rt_drama3.audio import read_audio
 from rt_drama3.audio.writer import ENDINGS, AudioWriter, format_of, rate_for
 from rt_drama3.errors import RequestError, SinkError
+from tests.full_disk import file_size_limit, needs_limit
 
 RATE = 44_100
 MAGIC = {
@@ -70,6 +72,37 @@ def test_what_was_made_before_a_failure_is_kept(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"cannot write .*absent"):
         AudioWriter(tmp_path / "absent" / "x.mp3", RATE)
+
+
+@needs_limit
+@pytest.mark.parametrize("ending", [".flac", ".mp3", ".pcm", ".wav"])
+def test_a_full_disk_is_one_sentence(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x{ending}"
+    noise = np.random.default_rng(1).uniform(-0.5, 0.5, 2 * RATE).astype(np.float32)
+
+    def make() -> None:
+        with AudioWriter(path, RATE) as writer:
+            for piece in np.array_split(noise, 20):
+                writer.write(piece)
+
+    with file_size_limit(10_001), pytest.raises(SinkError, match=rf"x\{ending}"):
+        make()
+    assert path.stat().st_size <= 10_001
+    if ending == ".wav":
+        with wave.open(str(path)) as file:
+            assert file.getnframes() == (10_001 - 44) // 2
+        assert path.stat().st_size == 10_000
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.mp3"
+    path.symlink_to("/dev/full")
+    writer = AudioWriter(path, RATE)
+    writer.write(tone(0.001))  # the encoder holds it back
+    with pytest.raises(SinkError, match=r"cannot write .*No space left"):
+        writer.close()
+    writer.close()
 
 
 def test_rates() -> None:

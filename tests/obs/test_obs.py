@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from websockets.sync.server import serve
 
 from rt_drama3.cli import app
+from rt_drama3.errors import RequestError
 from rt_drama3.obs import Change, ObsClient, ObsError, remove, set_up
 from rt_drama3.obs.client import RequestFailed, authentication
 from tests.obs.fake_obs import FakeObs
@@ -186,6 +187,15 @@ def test_something_else() -> None:
             ObsClient(f"ws://127.0.0.1:{server.socket.getsockname()[1]}")
         server.shutdown()
         thread.join()
+
+
+def test_an_input_that_is_none_is_refused_before_obs_is_asked() -> None:
+    with pytest.raises(RequestError, match="--input is 'foo'; use one of page, mic"):
+        CliRunner().invoke(
+            app,
+            ["obs", "setup", "--url", "ws://127.0.0.1:1", "--input", "foo"],
+            catch_exceptions=False,
+        )
 
 
 def test_the_commands(obs: FakeObs) -> None:

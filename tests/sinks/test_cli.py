@@ -94,6 +94,27 @@ def test_a_kept_microphone_is_listed_and_removed(server: Daemon) -> None:
     assert run("mic", "remove") == "there was none\n"
 
 
+@linux
+@needs_pulse
+def test_a_microphone_of_another_process_stays_its_own(server: Daemon) -> None:
+    process = subprocess.Popen([*PROGRAM, "mic", "create"], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: [mic.complete for mic in virtual_mic.existing()] == [True], "the mic")
+        result = CliRunner().invoke(app, ["mic", "create"], catch_exceptions=False)
+        assert f"it belongs to process {process.pid}, and goes when" in result.output
+        assert "Ctrl-C" not in result.output
+        with pytest.raises(SinkError, match=f"cannot be kept: it belongs to process {process.pid}"):
+            run("mic", "create", "--keep")
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+    run("mic", "create", "--keep")
+    result = CliRunner().invoke(app, ["mic", "create"], catch_exceptions=False)
+    assert "it exists until rt-drama3 mic remove" in result.output
+
+
 def test_devices_are_shown_with_rates_and_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakePyAudio(card("Headset [USB]", 2, 1, 48_000), card("CABLE Input", 2, 0, 44_100))
     monkeypatch.setitem(sys.modules, "pyaudio", fake)
@@ -134,6 +155,36 @@ def test_repair(tmp_path: Path) -> None:
         file.seek(40)
         file.write(bytes(4))
     assert "repaired, 1.00 s" in run("repair", str(path))
+
+
+def test_repair_goes_on_after_a_file_that_is_none(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.wav", tmp_path / "bad.wav"
+    write_wav(good, np.zeros(8_000, np.float32), 8_000)
+    bad.write_bytes(b"OggS")
+    result = CliRunner().invoke(app, ["repair", str(bad), str(tmp_path / "none"), str(good)])
+    assert result.exit_code == 1
+    assert "was in order, 1.00 s" in result.stdout
+    assert "bad.wav is no WAV file" in result.stderr
+    assert "none cannot be repaired: No such file" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        ["--sink", "-", "--out", "-"],
+        ["--sink", "raw:-", "--sink", "mp3:-"],
+        ["--sink", "z.wav", "--sink", "./z.wav"],
+        ["--sink", "wav:z.wav", "--out", "z.wav"],
+        ["--sink", "speaker", "--sink", "speaker"],
+    ],
+)
+def test_an_output_that_is_named_twice_is_refused(
+    outputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match="is named twice as an output"):
+        run("speak", "Hi.", "--model", "/nowhere", *outputs)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_sink_that_fails_is_told_after_the_others_have_finished(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rt_drama3.audio import FORMATS, read_audio
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks import EncodedSink, PcmFormat, PipeClosed, WavSink, make_sink, repair_wav
 from rt_drama3.sinks.pcm_format import to_int16
+from tests.full_disk import file_size_limit, needs_limit
 
 MONO = PcmFormat(44_100, encoding="f32le")
 CLIP = (0.5 * np.sin(2 * np.pi * 440 * np.arange(44_100) / 44_100)).astype(np.float32)
@@ -140,7 +141,14 @@ def test_bare_samples(tmp_path: Path, spec: str, dtype: str) -> None:
             RequestError,
             r"take.xyz ends in .xyz, which names no audio format here; use .wav",
         ),
-        ("take", RequestError, "take ends in nothing"),
+        ("take", RequestError, "take has no ending and so names no audio format here; use "),
+        ("mp3", RequestError, "'mp3' names no file; write mp3:PATH, mp3:- or take.mp3"),
+        (
+            "bogus:foo.wav",
+            RequestError,
+            r"'bogus', which is neither speaker, .* write \./bogus:foo\.wav",
+        ),
+        ("aiff:-", RequestError, r"neither speaker, mic nor a format; formats are .*ogg\.$"),
         ("wav:", RequestError, "'wav:' names no file"),
         ("", RequestError, "A sink is empty"),
     ],
@@ -148,6 +156,19 @@ def test_bare_samples(tmp_path: Path, spec: str, dtype: str) -> None:
 def test_what_is_no_sink_is_said(spec: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make_sink(spec)
+
+
+def test_a_colon_in_a_path_is_no_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for spec in ("C:\\takes\\one.wav", "./bogus:foo.wav", "12:30.wav", "take 1:2.wav"):
+        assert make_sink(spec).name == spec  # type: ignore[attr-defined]
+
+
+def test_ogg_is_opus(tmp_path: Path) -> None:
+    with make_sink(f"ogg:{tmp_path / 'take'}") as sink:
+        sink.open(MONO)
+        sink.write(CLIP)
+    assert (tmp_path / "take").read_bytes().startswith(b"OggS")
 
 
 def test_a_folder_is_no_sink(tmp_path: Path) -> None:
@@ -164,7 +185,7 @@ def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
 
 
 def test_no_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_arguments: object) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
@@ -179,6 +200,23 @@ def test_a_full_disk_is_said() -> None:
     with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
         sink.write(CLIP)
     sink.close()
+
+
+@needs_limit
+@pytest.mark.parametrize("limit", [30_001, 44_100 // 2 + 45])
+def test_a_wav_on_a_full_disk_says_what_is_in_it(tmp_path: Path, limit: int) -> None:
+    path = tmp_path / "take.wav"
+    sink = WavSink(path)
+    sink.open(MONO)
+    arrived = (limit - 44) // 2
+    whole = arrived // 1_000 * 1_000
+    for at in range(0, whole, 1_000):
+        sink.write(CLIP[at : at + 1_000])
+    with file_size_limit(limit), pytest.raises(SinkError, match="cannot be written"):
+        sink.write(CLIP[whole : whole + 1_000])
+    sink.close()
+    assert samples_of(path)[2] == to_int16(CLIP[:, None]).tobytes()[: 2 * arrived]
+    assert not repair_wav(path).changed
 
 
 def test_stereo_is_refused_where_one_channel_is_written(tmp_path: Path) -> None:
