@@ -139,6 +139,7 @@ def test_a_stream_makes_way_for_a_guided_one_in_mid_speech() -> None:
         assert [stream.slot for stream in streams] == [0, 1, 2, 3]
         for n in (1, 3):
             speeches[n].cancel()
+        until(lambda: frames.allow() or engine.streams()["speaking"] == 2, "two speaking")
         newcomer = say(engine, DIRECTED, seed=9, guidance=2, max_frames=150)
         until(
             lambda: frames.allow() or engine.streams()["speaking"] == 3, "the guided one speaking"

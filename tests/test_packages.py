@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rt_drama3 import packages
+from rt_drama3 import package_notes, packages
 from rt_drama3.checkpoint import load_codec, load_model, make_tiny, read_config
 from rt_drama3.codec import Codec
 from rt_drama3.compiled_codec import CompiledCodec, build_codec, codec_package
@@ -340,9 +340,9 @@ def test_a_failure_is_remembered(
     builder = PackageBuilder(*checkpoint, (1,), (1,))
     if builder.obstacle:
         pytest.skip("needs a C++ compiler")
-    note = builder.recipe.step_path(1).with_suffix(".failed")
-    note.parent.mkdir(parents=True)
-    note.write_text("Traceback\n  ...\nRuntimeError: no room\n")
+    path = builder.recipe.step_path(1)
+    path.parent.mkdir(parents=True)
+    package_notes.remember_failure(path, "Traceback\n  ...\nRuntimeError: no room\n")
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("tried again"))
     builder.start()
     with pytest.raises(ConfigError, match="no room"):
@@ -361,7 +361,7 @@ def test_a_missing_runner_is_built_although_the_packages_are_there(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert not builder.ready()
-    packages.runner_path().with_suffix(".failed").touch()
+    package_notes.remember_failure(packages.runner_path(), "RuntimeError: no room")
     assert builder.ready()
     packages.runner_path().with_suffix(".failed").unlink()
     packages.runner_path().touch()

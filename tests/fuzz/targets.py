@@ -20,6 +20,7 @@ from rt_drama3.protocol import (
     Cancel,
     Close,
     FishLiveSession,
+    Hush,
     NativeSession,
     Outcome,
     ProtocolLimits,
@@ -175,6 +176,7 @@ class _Server:
     def __init__(self, session: Any) -> None:
         self.session = session
         self.utterance: Any = None
+        self.asked: list[Any] = []  # in the order of their turns
         self.closed = False
         self.ended: set[str] = set()
 
@@ -185,7 +187,11 @@ class _Server:
                 case Send(message):
                     self.hear([message])
                 case Start(utterance):
-                    assert self.utterance is None or self.utterance.state is State.OVER
+                    # On the live route one that was stopped may still have to be spoken.
+                    waiting = getattr(self.session, "_stopped", [])
+                    self.asked = [one for one in self.asked if one.state is not State.OVER]
+                    assert all(one in waiting for one in self.asked)
+                    self.asked.append(utterance)
                     self.utterance = utterance
                     utterance.order.settings(FACTS)
                 case Cancel(utterance):
@@ -197,6 +203,8 @@ class _Server:
                     assert len(reason.encode("ascii")) <= 123
                     assert 1000 <= code < 5000
                     self.closed = True
+                case Hush():
+                    assert self.utterance is None or self.utterance.state is State.OVER
                 case _:
                     assert event.utterance is self.utterance
                     assert event.utterance.state is not State.OVER
@@ -211,7 +219,8 @@ class _Server:
                 self.ended.add(message["id"])
 
     def act(self, what: int) -> None:
-        utterance = self.utterance
+        going_on = (one for one in self.asked if one.state is not State.OVER)
+        utterance = next(going_on, self.utterance)
         if utterance is None:
             return
         match what % ACTS:
