@@ -209,9 +209,9 @@ class Interruption:
     def finish(self) -> int:
         """Lets the engine go on; returns how many frames it made of the stream since."""
         self._frames.free()
+        until(lambda: self._speech.ended, "ending the stream")
         maker = self._watched.place.engine._loop.maker  # type: ignore[union-attr]
         maker.frame = self._frames._real  # type: ignore[method-assign]
-        until(lambda: self._speech.ended, "ending the stream")
         return self._frames.made[self._speech] - self.ALLOWED
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from rt_drama3_client import (
     SpeechCancelled,
     UnknownVoice,
 )
+from rt_drama3_client.sync import _Loop
 from tests.server.tools import LONG, Place
 from tests.small import WAIT, until
 
@@ -161,3 +163,28 @@ def test_a_loop_that_is_dropped_with_its_client_stops_the_speech(endless: Place)
     del chunks
     gc.collect()
     endless.until_free()
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_an_interruption_while_work_is_being_begun_is_the_error_that_is_seen(
+    monkeypatch: pytest.MonkeyPatch, scheduled: bool
+) -> None:
+    async def source() -> AsyncIterator[int]:
+        await asyncio.sleep(60)
+        yield 1
+
+    loop = _Loop()
+    loop.run(asyncio.sleep(0))
+    assert loop._loop is not None
+    real = loop._loop.call_soon_threadsafe
+
+    def interrupted(call: Callable[[], object]) -> None:
+        monkeypatch.undo()
+        if scheduled:
+            real(call)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop._loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(loop.iterate(source()))
+    loop.stop()

@@ -200,19 +200,20 @@ class _Loop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Waits for a coroutine; one that is interrupted here is cancelled there first."""
-        future, tasks = self._begin(work)
+        future: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
         try:
+            self._begin(work, future, tasks)
             _wait(future)
         finally:
-            if not future.done():  # Ctrl-C, or the like
-                self._cancel(tasks)
+            if not future.done():  # Ctrl-C, or the like, also while it was being begun
+                self._abandon(work, future, tasks)
                 _wait(future)
         return future.result()
 
-    def _begin(self, work: Coroutine[Any, Any, T]) -> tuple[Future[T], list[asyncio.Task[T]]]:
-        future: Future[T] = Future()
-        tasks: list[asyncio.Task[T]] = []
-
+    def _begin(
+        self, work: Coroutine[Any, Any, T], future: Future[T], tasks: list[asyncio.Task[T]]
+    ) -> None:
         def begin() -> None:
             task = asyncio.get_running_loop().create_task(work)
             task.add_done_callback(finish)
@@ -230,15 +231,25 @@ class _Loop:
         with self._lock:  # what is begun before the loop is told to stop is waited for
             try:
                 self._running().call_soon_threadsafe(begin)
-            except ClientClosed:
+            except ClientClosed as error:
                 work.close()
-                raise
-        return future, tasks
+                future.set_exception(error)
 
-    def _cancel(self, tasks: list[asyncio.Task[T]]) -> None:
+    def _abandon(
+        self, work: Coroutine[Any, Any, T], future: Future[T], tasks: list[asyncio.Task[T]]
+    ) -> None:
+        def abandon() -> None:
+            for task in tasks:
+                task.cancel()
+            if not tasks:  # what was begun before would be among them by now
+                work.close()
+                future.set_exception(ClientClosed("the client was closed."))
+
         with self._lock:
             if self._loop is not None and not self._stopped:
-                self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+                self._loop.call_soon_threadsafe(abandon)
+            elif self._loop is None:
+                abandon()
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """An asynchronous generator as a plain one."""
