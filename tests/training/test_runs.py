@@ -215,6 +215,7 @@ def test_a_voice_without_its_parts_is_refused(lexicon: Lexicon, tmp_path: Path) 
 
 
 def test_loudness_is_counted_once(tmp_path: Path, lexicon: Lexicon) -> None:
+    pytest.importorskip("hibari", reason="needs hibari-tts, whose notice goes into the voice's")
     nano = Path(rt_drama3.__file__).parent / "voices" / "nano"
     name = "decoder.model.6.conv.parametrizations.weight.original0"
 
