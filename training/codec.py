@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from training.clips import (
 from training.codebooks import BOOKS, CODES
 from training.codec_layout import amplify, load_official, read_history
 from training.codec_model import CodecModel, initialise
+from training.runs import save_whole, share_done
 
 log = logging.getLogger(__name__)
 
@@ -247,9 +247,7 @@ class Training:
     @property
     def progress(self) -> float:
         """Share of the run that is done."""
-        if self.settings.steps:
-            return self.step / self.settings.steps
-        return self.elapsed / (60 * self.settings.minutes)
+        return share_done(self.settings, self.step, self.elapsed)
 
     def resume(self) -> None:
         """Goes on from the checkpoint, if there is one."""
@@ -263,7 +261,6 @@ class Training:
         log.info("resumed at step %d after %.1f min", self.step, self.elapsed / 60)
 
     def save(self) -> None:
-        part = self.checkpoint.with_suffix(".part")
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -272,8 +269,7 @@ class Training:
             "elapsed": self.elapsed,
             "shards": self.crops.shards,
         }
-        torch.save(state, part)
-        os.replace(part, self.checkpoint)
+        save_whole(state, self.checkpoint)
 
     def run(self) -> None:
         """Trains to the end of the run, saving now and then."""

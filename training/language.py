@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from training.layout import read_voice
 from training.lexicon import Lexicon
 from training.model import LanguageModel, Losses
 from training.rows import Utterance, build, pack, plan_scenes, utterance
+from training.runs import save_whole, share_done
 from training.vocabulary import config_json
 
 log = logging.getLogger(__name__)
@@ -128,9 +128,7 @@ class Training:
     @property
     def progress(self) -> float:
         """Share of the run that is done."""
-        if self.settings.steps:
-            return self.step / self.settings.steps
-        return self.elapsed / (60 * self.settings.minutes)
+        return share_done(self.settings, self.step, self.elapsed)
 
     def resume(self) -> None:
         """Goes on from the checkpoint, if there is one."""
@@ -144,8 +142,7 @@ class Training:
         log.info("resumed at step %d after %.1f min", self.step, self.elapsed / 60)
 
     def save(self) -> None:
-        part = self.checkpoint.with_suffix(".part")
-        torch.save(
+        save_whole(
             {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
@@ -155,9 +152,8 @@ class Training:
                     for name in ("step", "rows", "elapsed", "round", "at", "shards")
                 },
             },
-            part,
+            self.checkpoint,
         )
-        os.replace(part, self.checkpoint)
 
     def run(self) -> None:
         """Trains to the end of the run, saving now and then."""
