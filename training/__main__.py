@@ -22,6 +22,13 @@ def _device(name: str) -> str:
     return name
 
 
+def _bfloat16_pays(device: str) -> bool:
+    """Whether products in bfloat16 are faster there; a CPU without them emulates them, slowly."""
+    if device == "cpu":
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return True
+
+
 def _text(a: Arguments) -> None:
     from training import evaluate, teacher, text
 
@@ -61,13 +68,17 @@ def _codes(a: Arguments) -> None:
 def _language(a: Arguments) -> None:
     from training.language import Settings, train
 
+    device = _device(a.device)
     settings = Settings(
         rate=a.rate,
         minutes=a.minutes,
         steps=a.steps,
+        rows=a.rows,
         seed=a.seed,
-        device=_device(a.device),
-        autocast=not a.full_precision,
+        device=device,
+        autocast=not a.full_precision and _bfloat16_pays(device),
+        worker=a.worker,
+        workers=a.workers,
     )
     train(a.run, a.data, settings, a.start)
 
@@ -111,14 +122,24 @@ def _export(a: Arguments) -> None:
 def _evaluate(a: Arguments) -> None:
     from hibari import Hibari
 
-    from rt_drama3 import load
+    from rt_drama3 import Drama3, load
     from rt_drama3.engine_config import EngineConfig
     from training.asr import Judge
-    from training.evaluate import evaluate, held_out
+    from training.codebooks import Codebooks
+    from training.evaluate import Copies, evaluate, evaluate_long, held_out, paragraph
+    from training.teacher import Teacher
 
     engine = EngineConfig(step_mode="eager")
     drama = load(a.voice, device=_device(a.device), threads=1, engine=engine)
-    report = evaluate(drama, Hibari(), Judge(a.data), held_out(a.quick), a.seed)
+    judge = Judge(a.data)
+    if a.paragraph:
+        parts = evaluate_long(drama, judge, paragraph(), a.seed)
+        sys.stdout.write("".join(f"{part.line()}\n" for part in parts))
+        return
+    speaker: Drama3 | Copies = drama
+    if a.codec:
+        speaker = Copies(drama, Teacher(), Codebooks.load(a.data / "codebooks.pt"))
+    report = evaluate(speaker, Hibari(), judge, held_out(a.quick), a.seed)
     for one in report.sentences:
         if one.errors:
             sys.stdout.write(f"{one.errors}/{one.words} | {one.text} | {one.heard}\n")
@@ -157,6 +178,9 @@ def _parser() -> argparse.ArgumentParser:
 
     made = stage("language", "trains the language model", _language)
     _add_training(made, rate=2e-3, minutes=90)
+    made.add_argument("--rows", type=int, default=2200, help="padded rows of a batch")
+    made.add_argument("--worker", type=int, default=0)
+    made.add_argument("--workers", type=int, default=1, help="processes that share every step")
     made.add_argument("--full-precision", action="store_true", help="no bfloat16 products")
 
     made = stage("codec", "trains one half of the codec", _codec)
@@ -173,6 +197,10 @@ def _parser() -> argparse.ArgumentParser:
     made = stage("evaluate", "word error rate on sentences that were never seen", _evaluate)
     made.add_argument("--voice", default="nano", help="name or folder")
     made.add_argument("--quick", action="store_true", help="20 sentences instead of 100")
+    made.add_argument("--paragraph", action="store_true", help="300 words in one take, by thirds")
+    made.add_argument(
+        "--codec", action="store_true", help="the codec alone, on the teacher's codes"
+    )
     made.add_argument("--device", default="cpu")
     made.add_argument("--json", type=Path, help="file for the whole report")
     return parser

@@ -114,3 +114,26 @@ def word_errors(wanted: list[str], heard: list[str]) -> int:
             best = min(row[place] + 1, row[place - 1] + 1, diagonal + (word != other))
             diagonal, row[place] = row[place], best
     return row[-1]
+
+
+def errors_at(wanted: list[str], heard: list[str]) -> list[int]:
+    """The same errors, each at the word of ``wanted`` where it is (an insertion at the next)."""
+    costs = np.zeros((len(wanted) + 1, len(heard) + 1), np.int64)
+    costs[:, 0], costs[0] = np.arange(len(wanted) + 1), np.arange(len(heard) + 1)
+    for i, word in enumerate(wanted, 1):
+        for j, other in enumerate(heard, 1):
+            swap = costs[i - 1, j - 1] + (word != other)
+            costs[i, j] = min(costs[i - 1, j] + 1, costs[i, j - 1] + 1, swap)
+    found = [0] * len(wanted)
+    i, j = len(wanted), len(heard)
+    while found and (i or j):
+        if i and j and costs[i, j] == costs[i - 1, j - 1] + (wanted[i - 1] != heard[j - 1]):
+            i, j = i - 1, j - 1
+            found[i] += wanted[i] != heard[j]
+        elif j and costs[i, j] == costs[i, j - 1] + 1:
+            j -= 1
+            found[min(i, len(wanted) - 1)] += 1
+        else:
+            i -= 1
+            found[i] += 1
+    return found

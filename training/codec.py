@@ -42,6 +42,8 @@ RESOLUTIONS = ((2048, 512), (1024, 256), (512, 128), (240, 60))  # FFT size and 
 _WAVEFORM_BELOW = 4000  # Hz
 _LEAD_FRAMES = 3  # of a crop, without loss
 _SHARPNESS = 20.0  # of nearness, for the encode half's cross entropy
+_CODE_WEIGHT = 0.005  # of that cross entropy beside the latents' distance
+_FITTED_ON = 30_000  # frames
 _WARMUP, _REPORT, _LOOK = 100, 50, 200  # steps
 HALVES = ("decode", "encode")
 
@@ -141,6 +143,12 @@ class Crops:
             pcm.append(to_float(self.pcm[shard][samples]))
         return torch.stack(codes), torch.stack(pcm)
 
+    def some_codes(self, most: int) -> Tensor:
+        """Codes of the first ``most`` frames, ``[n, books]``."""
+        if not self.codes:
+            raise FileNotFoundError(f"{self.folder} holds no shards with codes yet")
+        return torch.cat(self.codes)[:most]
+
 
 def spectral_losses(made: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log magnitude, relative magnitude, and relative complex error below 4 kHz; means."""
@@ -183,17 +191,21 @@ def decode_losses(made: Tensor, wanted: Tensor) -> dict[str, Tensor]:
 
 
 def encode_losses(model: CodecModel, codes: Tensor, pcm: Tensor, skip: int) -> dict[str, Tensor]:
-    """Cross entropy of every book's nearest code, and how often it is the true one.
+    """What the encode half minimises, and its parts.
 
-    The first ``skip`` frames do not count.
+    They are the latents' squared distance from those of the codes, in parts of their variance; then
+    every book's cross entropy, and how often its nearest code is the true one. The first ``skip``
+    frames do not count.
     """
     latents, codes = model.latents(pcm)[:, skip:], codes[:, skip:]
-    losses: dict[str, Tensor] = {}
-    total = latents.new_zeros(())
+    wanted = model.quantised(codes)
+    distance = F.mse_loss(latents, wanted) / wanted.var()
+    losses: dict[str, Tensor] = {"latent": distance}
+    total = distance
     for book, near in enumerate(model.nearness(latents, codes)):
         true = codes[..., book].flatten()
         loss = F.cross_entropy(_SHARPNESS * near.flatten(0, 1), true)
-        total = total + loss
+        total = total + _CODE_WEIGHT * loss
         losses[f"book {book}"] = loss
         losses[f"right {book}"] = (near.flatten(0, 1).argmax(-1) == true).float().mean()
     return {"total": total, **losses}
@@ -230,7 +242,7 @@ class Training:
             amplify(official, 1 / read_history(start).get("gain", 1.0))
             load_official(self.model, official)
         self.model.to(self.device)
-        trained = [w for name, w in self.model.named_parameters() if encode == _encodes(name)]
+        trained = [w for name, w in self.model.named_parameters() if encode == encodes(name)]
         self.model.requires_grad_(False)
         for weight in trained:
             weight.requires_grad_(True)
@@ -252,6 +264,9 @@ class Training:
     def resume(self) -> None:
         """Goes on from the checkpoint, if there is one."""
         if not self.checkpoint.exists():
+            if self.settings.half == "encode":
+                self.crops.look()
+                self.model.fit_projections(self.crops.some_codes(_FITTED_ON).to(self.device))
             return
         saved: dict[str, Any] = torch.load(self.checkpoint, weights_only=True)
         self.model.load_state_dict(saved["model"])
@@ -328,7 +343,7 @@ class Training:
             file.write(json.dumps(entry) + "\n")
 
 
-def _encodes(name: str) -> bool:
+def encodes(name: str) -> bool:
     """Whether a parameter belongs to the encode half."""
     return name.startswith(("encoder.", "downsample.", "pre_module.")) or ".in_proj." in name
 

@@ -306,10 +306,13 @@ class CodecModel(nn.Module):
         if config.pre is not None:
             self.pre_module = WindowTransformer(config.latent, config.pre, config.rope_base)
 
+    def quantised(self, codes: Tensor) -> Tensor:
+        """The latents that codes ``[..., books]`` stand for: ``[..., latent]``."""
+        return torch.stack([book(codes[..., i]) for i, book in enumerate(self.books)]).sum(0)
+
     def decode(self, codes: Tensor) -> Tensor:
         """int64 ``[B, frames, books]`` -> PCM ``[B, frames * frame_samples]``."""
-        x: Tensor = torch.stack([book(codes[..., i]) for i, book in enumerate(self.books)]).sum(0)
-        x = self.post_module(x)
+        x: Tensor = self.post_module(self.quantised(codes))
         for stage in self.upsample:
             x = stage(x)
         return torch.tanh(self.decoder["model"](x)).squeeze(-1)
@@ -337,6 +340,28 @@ class CodecModel(nn.Module):
             found.append(query @ F.normalize(book.codebook.weight, dim=1).T)
             left = left - book(codes[..., number])
         return found
+
+    @torch.no_grad()
+    def fit_projections(self, codes: Tensor) -> None:
+        """Sets every book's ``in_proj`` to the one that finds the codes best in their own latents.
+
+        Least squares from what the earlier books leave of the latents to the book's normalised
+        entries. Of perfect latents it finds nearly all codes, so what is left to learn is the
+        latents.
+
+        Args:
+            codes: int64 ``[n, books]`` of some minutes of speech.
+        """
+        left = self.quantised(codes)
+        for number, book in enumerate(cast(list[Book], list(self.books))):
+            wanted = F.normalize(book.codebook(codes[:, number]), dim=-1)
+            given = F.pad(left, (0, 1), value=1.0)
+            square = given.T @ given
+            square.diagonal().add_(1e-4 * square.diagonal().mean())
+            found = torch.linalg.solve(square, given.T @ wanted)
+            book.in_proj.weight.copy_(found[:-1].T)
+            book.in_proj.bias.copy_(found[-1])
+            left = left - book(codes[:, number])
 
 
 def initialise(model: CodecModel) -> None:

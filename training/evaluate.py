@@ -10,12 +10,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from training.asr import Judge, word_errors, words
+from training.asr import Judge, errors_at, word_errors, words
+from training.clips import ClipInfo, Shard
+from training.codebooks import Codebooks
 
 QUICK = 20  # sentences of the short form, spread over all kinds
 LENGTHS = (0.6, 1.6)  # of the teacher's, outside of which a take ran on or stopped early
@@ -119,7 +121,7 @@ def evaluate(
     """Speaks and judges.
 
     Args:
-        drama: ``rt_drama3.Drama3``.
+        drama: ``rt_drama3.Drama3``, or ``Copies`` of one.
         teacher: ``hibari.Hibari``.
         judge: the recogniser.
         sentences: kind and text.
@@ -152,6 +154,71 @@ def evaluate(
         waves.append(take.audio)
     report.loudness = loudness(np.concatenate(waves), rate)
     return report
+
+
+@dataclass(frozen=True)
+class Part:
+    """A third of a long text as heard: wrong words, words in all, loudness in LUFS."""
+
+    errors: int
+    words: int
+    loudness: float
+
+    def line(self) -> str:
+        rate = 100 * self.errors / max(1, self.words)
+        return f"{self.words:4d} words, error rate {rate:5.1f} %, {self.loudness:.1f} LUFS"
+
+
+def paragraph() -> str:
+    """A long text that the training texts do not hold."""
+    return (Path(__file__).parent / "paragraph.txt").read_text(encoding="utf-8")
+
+
+def evaluate_long(drama: Any, judge: Judge, text: str, seed: int = 0) -> list[Part]:
+    """Speaks a long text in one take and judges it by thirds, to show whether it wears off.
+
+    Args:
+        drama: ``rt_drama3.Drama3``.
+        judge: the recogniser.
+        text: of three words at least.
+        seed: of the take.
+    """
+    take = drama.generate(text, seed=seed)
+    wanted = words(text)
+    errors = errors_at(wanted, words(judge.hear(take.audio, take.sample_rate)))
+    places = [len(wanted) * third // 3 for third in range(4)]
+    waves = np.array_split(take.audio, 3)
+    return [
+        Part(sum(errors[first:last]), last - first, round(loudness(wave, take.sample_rate), 1))
+        for first, last, wave in zip(places[:-1], places[1:], waves, strict=True)
+    ]
+
+
+class Copies:
+    """Says every text with the teacher's codes, so that ``evaluate`` judges the codec alone.
+
+    Args:
+        drama: ``rt_drama3.Drama3`` whose codec is judged.
+        teacher: ``training.teacher.Teacher``.
+        codebooks: that the codec was trained with.
+    """
+
+    def __init__(self, drama: Any, teacher: Any, codebooks: Codebooks) -> None:
+        self._drama, self._teacher, self._codebooks = drama, teacher, codebooks
+        self.sample_rate: int = drama.sample_rate
+
+    def generate(self, text: str, seed: int) -> Copy:
+        """The teacher's reading of ``text``, encoded by analysis and decoded by the voice."""
+        reading = self._teacher.read(text, seed=seed)
+        clip = ClipInfo(0, text, "", len(reading.pitch), reading.sentences)
+        shard = Shard((clip,), reading.pcm, reading.pitch)
+        return Copy(self._drama.decode(self._codebooks.encode_shard(shard).numpy().T))
+
+
+class Copy(NamedTuple):
+    """What ``Copies`` says."""
+
+    audio: Wave
 
 
 def _spoken(wave: Wave) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rt_drama3.config_files import parse_codec_config, parse_model_config
 from training import tokenizer
-from training.codec import codec_json
+from training.codec import codec_json, encodes
 from training.codec_layout import (
     HISTORY,
     amplify,
@@ -127,9 +127,14 @@ def _codec(
     encoder = encode is not None or any(name.startswith("encoder.") for name in old)
     model = CodecModel(parse_codec_config(sizes), encoder=encoder)
     missing = load_official(model, old) if old else list(model.state_dict())
-    for checkpoint in (encode, decode):  # the decode half's own run decides last
+    for checkpoint, half in ((encode, "encode"), (decode, "decode")):
         if checkpoint is not None:
-            state = torch.load(checkpoint, weights_only=True)["model"]
+            # A run's checkpoint holds both halves; the other one is not as loud as in the voice.
+            state = {
+                name: value
+                for name, value in torch.load(checkpoint, weights_only=True)["model"].items()
+                if encodes(name) == (half == "encode")
+            }
             model.load_state_dict(state, strict=False)
             missing = [name for name in missing if name not in state]
     if missing:

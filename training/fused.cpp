@@ -16,45 +16,55 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int kLanes = 16;
+#ifdef __AVX512F__
+constexpr int kLanes = 16, kRegisters = 32;
+#else
+constexpr int kLanes = 8, kRegisters = 16;
+#endif
 constexpr int kTaps = 7;
+constexpr int kGroup = 2;  // vectors of outputs that a tile makes at a time
 typedef float Vector __attribute__((vector_size(4 * kLanes), aligned(4)));
 
 inline Vector spread(float value) { return value - (Vector){}; }
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 
-// Output steps of one tile: as many as keep all their sums in 32 registers.
-template <int C>
-constexpr int tile_steps() {
-  return C == 16 ? 12 : C == 32 ? 8 : C == 48 ? 6 : 5;
-}
+// Output steps of one tile: as many as keep their sums in registers, beside a row of the kernel and
+// one input.
+constexpr int kSteps = (kRegisters - kGroup - 2) / kGroup;
 
 // A tile of outputs from the inputs that each tap of each step reads.
 template <int C>
 void tile(const float* const* inputs, const float* kernel, const float* bias, float* out, int taps) {
-  constexpr int kSteps = tile_steps<C>(), kVectors = C / kLanes;
-  Vector sums[kSteps][kVectors];
-  for (int step = 0; step < kSteps; step++)
-    for (int v = 0; v < kVectors; v++)
-      sums[step][v] = bias ? load(bias + kLanes * v) : (Vector){};
-  for (int tap = 0; tap < taps; tap++) {
-    const float* rows = kernel + static_cast<size_t>(tap) * C * C;
-    const float* from[kSteps];
-    for (int step = 0; step < kSteps; step++) from[step] = inputs[tap * kSteps + step];
-    for (int i = 0; i < C; i++) {
-      Vector row[kVectors];
-      for (int v = 0; v < kVectors; v++) row[v] = load(rows + i * C + kLanes * v);
+  static_assert(C % kLanes == 0);
+  constexpr int kVectors = std::min(kGroup, C / kLanes);
+  for (int first = 0; first < C; first += kVectors * kLanes) {
+    Vector sums[kSteps][kVectors];
 #pragma GCC unroll 16
-      for (int step = 0; step < kSteps; step++) {
-        const Vector x = spread(from[step][i]);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; v++) sums[step][v] += x * row[v];
+    for (int step = 0; step < kSteps; step++)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; v++)
+        sums[step][v] = bias ? load(bias + first + kLanes * v) : (Vector){};
+    for (int tap = 0; tap < taps; tap++) {
+      const float* rows = kernel + static_cast<size_t>(tap) * C * C + first;
+      const float* const* from = inputs + tap * kSteps;
+      for (int i = 0; i < C; i++) {
+        Vector row[kVectors];
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; v++) row[v] = load(rows + i * C + kLanes * v);
+#pragma GCC unroll 16
+        for (int step = 0; step < kSteps; step++) {
+          const Vector x = spread(from[step][i]);
+#pragma GCC unroll 2
+          for (int v = 0; v < kVectors; v++) sums[step][v] += x * row[v];
+        }
       }
     }
+#pragma GCC unroll 16
+    for (int step = 0; step < kSteps; step++)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; v++) store(out + step * C + first + kLanes * v, sums[step][v]);
   }
-  for (int step = 0; step < kSteps; step++)
-    for (int v = 0; v < kVectors; v++) store(out + step * C + kLanes * v, sums[step][v]);
 }
 
 // out[t] = bias + sum over taps of kernel[tap] applied to x[t - direction * (taps - 1 - tap) * step]:
@@ -62,7 +72,6 @@ void tile(const float* const* inputs, const float* kernel, const float* bias, fl
 template <int C>
 void convolve(const float* x, const float* kernel, const float* bias, float* out, int time, int taps,
               int step, int direction) {
-  constexpr int kSteps = tile_steps<C>();
   static const float nothing[64] = {0};
   const float* inputs[kTaps * kSteps];
   float last[kSteps * C];

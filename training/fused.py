@@ -53,7 +53,7 @@ def _extension() -> Any:
         return None
     from torch.utils.cpp_extension import load
 
-    flags = ["-O3", "-march=native", "-ffast-math", "-fopenmp-simd", "-mprefer-vector-width=512"]
+    flags = ["-O3", "-march=native", "-ffast-math", "-fopenmp-simd"]
     try:
         return load(
             "training_fused_unit", [str(Path(__file__).with_suffix(".cpp"))], extra_cflags=flags

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as together
 from torch import Tensor
 
 from rt_drama3.config_files import parse_model_config
@@ -28,6 +29,8 @@ from training.runs import save_whole, share_done
 from training.vocabulary import config_json
 
 log = logging.getLogger(__name__)
+
+MEETING = "tcp://127.0.0.1:29611"  # where workers of one run find each other
 
 _VALIDATION_CLIPS, _VALIDATION_BATCH = 60, 15
 _WARMUP = 20  # steps
@@ -51,6 +54,8 @@ class Settings:
         seed: of everything random.
         device: "cpu" or "cuda".
         autocast: compute matrices in bfloat16.
+        worker, workers: this process's number, and how many share every step; each computes the
+            gradients of a batch of its own.
     """
 
     rate: float = 2e-3
@@ -62,6 +67,8 @@ class Settings:
     seed: int = 0
     device: str = "cpu"
     autocast: bool = True
+    worker: int = 0
+    workers: int = 1
 
 
 class Data:
@@ -142,6 +149,8 @@ class Training:
         log.info("resumed at step %d after %.1f min", self.step, self.elapsed / 60)
 
     def save(self) -> None:
+        if self.settings.worker:
+            return  # they are all alike
         save_whole(
             {
                 "model": self.model.state_dict(),
@@ -163,6 +172,7 @@ class Training:
                 self._train(batch)
                 now = time.monotonic()
                 self.elapsed, last = self.elapsed + now - last, now
+                self._agree()
                 if self.step % _REPORT == 0:
                     self._write("training", np.mean(self.losses, 0).tolist())
                     self.losses.clear()
@@ -175,6 +185,26 @@ class Training:
                     break
         self._write("validation", self.validate())
         self.save()
+
+    def _agree(self) -> None:
+        """Lets every worker follow the first one's clock, and with it rate and end."""
+        if self.settings.workers > 1:
+            clock = torch.tensor(self.elapsed, dtype=torch.float64)
+            together.broadcast(clock, 0)
+            self.elapsed = float(clock)
+
+    def _share_gradients(self) -> None:
+        """Gives every worker the mean of all workers' gradients."""
+        if self.settings.workers == 1:
+            return
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        together.all_reduce(flat)
+        flat /= self.settings.workers
+        for gradient, mean in zip(
+            gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True
+        ):
+            gradient.copy_(mean.view_as(gradient))
 
     def _round(self) -> Iterator[list[list[list[int]]]]:
         """Batches of the present round, from where it was left."""
@@ -193,13 +223,14 @@ class Training:
         order = np.random.default_rng((self.settings.seed, 2, lap)).permutation(count)
         plans = plan_scenes(self.data.utterances, order[part::turns].tolist(), random)
         batches = pack(plans, self.data.utterances, self.settings.rows, random)
-        for batch in batches[self.at :]:
+        worker, workers = self.settings.worker, self.settings.workers
+        for shared in range(self.at, max(1, len(batches) // workers)):
             self.at += 1
-            yield batch
+            yield batches[(shared * workers + worker) % len(batches)]
         self.round, self.at = self.round + 1, 0
 
     def _train(self, plans: list[list[list[int]]]) -> None:
-        random = np.random.default_rng((self.settings.seed, 3, self.step))
+        random = np.random.default_rng((self.settings.seed, 3, self.step, self.settings.worker))
         batch = build(plans, self.data.utterances, random).to(self.device)
         rate = self.settings.rate * min(1.0, (self.step + 1) / _WARMUP) * (1 - self.progress)
         for group in self.optimizer.param_groups:
@@ -209,13 +240,14 @@ class Training:
         total = _total(losses, _ALIGNMENT_WEIGHTS[self.progress >= 0.5])
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()
+        self._share_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         if not bool(torch.isfinite(norm)):
             log.warning("step %d skipped: its gradient is not finite", self.step)
         else:
             self.optimizer.step()
         self.step += 1
-        self.rows += batch.main.numel()
+        self.rows += batch.main.numel() * self.settings.workers
         self.losses.append([*_numbers(losses), float(losses.balance.detach()), float(norm)])
 
     @torch.no_grad()
@@ -234,6 +266,8 @@ class Training:
         return [float(value) for value in np.mean(found, 0)]
 
     def _write(self, kind: str, values: list[float]) -> None:
+        if self.settings.worker:
+            return
         entry = {
             "kind": kind,
             "step": self.step,
@@ -269,6 +303,19 @@ def _numbers(losses: Losses) -> list[float]:
     return [float(loss.detach()) for loss in (*losses.books, losses.alignment)]
 
 
+def meet(settings: Settings, address: str = MEETING) -> None:
+    """Waits until all workers of the run are there, if it has several.
+
+    Args:
+        settings: with this worker's number, and how many there are.
+        address: where they meet, as torch.distributed's ``init_method``.
+    """
+    if settings.workers > 1:
+        together.init_process_group(
+            "gloo", init_method=address, rank=settings.worker, world_size=settings.workers
+        )
+
+
 def train(folder: Path, data: Path, settings: Settings, start: Path | None) -> None:
     """Trains or goes on training in ``folder``.
 
@@ -279,6 +326,7 @@ def train(folder: Path, data: Path, settings: Settings, start: Path | None) -> N
         start: voice to begin from, or None for random weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    meet(settings)
     training = Training(folder, Data(data, Lexicon.load(data / "lexicon.json")), settings, start)
     training.resume()
     training.run()

@@ -35,7 +35,8 @@ PIECE_CHARS = 290  # text of one piece, as the product cuts it
 LONGEST = 1100  # rows of a sequence
 _SLACK = 0.01  # seconds around a frame in which its text may lie
 _OTHER_SPEAKER = 0.08  # share of turns with a tag other than the first
-_ROUNDING = 32  # rows of a batch are a multiple
+_UNSAID = 0.01  # share of turns without words, which end at once
+_ROUNDING = 8  # rows of a batch are a multiple
 
 Ints = npt.NDArray[np.int64]
 Random = np.random.Generator
@@ -121,7 +122,8 @@ def turn(parts: Sequence[Utterance], random: Random, augment: bool) -> Turn:
 
     Args:
         parts: at least one; only a single one may have a style.
-        random: of speaker tags, spelling and pauses.
+        random: of speaker tags, spelling, pauses and turns without words, of which only the style
+            is left.
         augment: whether to vary those; otherwise speaker 0, phonemes and no extra pause.
     """
     spelled = random.choice([0.0, 0.0, 0.15, 0.4]) if augment else 0.0
@@ -130,10 +132,14 @@ def turn(parts: Sequence[Utterance], random: Random, augment: bool) -> Turn:
     seconds = [np.zeros((2, 2), np.float32)]
     codes: list[npt.NDArray[np.int16]] = []
     begin = 0
+    unsaid = augment and random.random() < _UNSAID
     for number, part in enumerate(parts):
         if part.style:
             tokens.append(np.array([IDS[DIRECTION_CHARS[part.style]], SPACE]))
             seconds.append(np.zeros((2, 2), np.float32))
+        if unsaid:
+            codes.append(part.codes[:0])
+            break
         if number:
             pause = int(random.integers(0, 5)) if augment else 2
             codes.append(np.repeat(codes[-1][-1:], pause, 0))
@@ -199,9 +205,9 @@ def corrupt(rows: Rows, random: Random) -> tuple[Ints, Ints]:
     """Main tokens and codes with some frames mixed up, as the model's own will be."""
     share = random.choice([0.0, 0.05, 0.15])
     main, codes = rows.main.copy(), rows.codes.copy()
-    if share == 0:
-        return main, codes
     places = np.flatnonzero(rows.audio)
+    if share == 0 or not len(places):
+        return main, codes
     hit = random.random(len(places)) < share
     other = places[random.integers(0, len(places), len(places))]
     for book in range(codes.shape[1]):

@@ -12,8 +12,8 @@ import pytest
 
 from rt_drama3 import Drama3
 from training import asr
-from training.asr import Judge, word_errors, words
-from training.evaluate import evaluate, held_out, loudness
+from training.asr import Judge, errors_at, word_errors, words
+from training.evaluate import evaluate, evaluate_long, held_out, loudness, paragraph
 
 # The embedded voice's own rate on the 20 short sentences, and what it may drift by: other CPUs
 # round otherwise, and a take that draws one code differently goes its own way.
@@ -34,6 +34,29 @@ def test_word_errors() -> None:
     assert word_errors(["a", "b", "c"], ["a", "x", "c", "d"]) == 2
     assert word_errors(["a", "b"], []) == 2
     assert word_errors([], ["a"]) == 1
+
+
+def test_errors_are_placed_where_they_happened() -> None:
+    wanted = words("we like red boats and green trains")
+    assert errors_at(wanted, wanted) == [0] * 7
+    heard = words("we like boats and very green train")
+    assert errors_at(wanted, heard) == [0, 0, 1, 0, 0, 1, 1]
+    assert errors_at(wanted, []) == [1] * 7
+    assert errors_at(wanted[:1], ["we", "all"]) == [1]
+    assert errors_at([], ["we"]) == []
+
+
+def test_a_long_text_is_judged_by_thirds() -> None:
+    text = paragraph()
+    assert 280 < len(words(text)) < 330
+    heard = words(text)
+    heard[5] = heard[290] = heard[291] = "nothing"
+    take = SimpleNamespace(audio=0.1 * np.ones(3 * 44_100, np.float32), sample_rate=44_100)
+    drama = SimpleNamespace(generate=lambda text, seed: take)
+    judge: Any = SimpleNamespace(hear=lambda audio, rate: " ".join(heard))
+    parts = evaluate_long(drama, judge, text)
+    assert [part.errors for part in parts] == [1, 0, 2]
+    assert sum(part.words for part in parts) == len(heard)
 
 
 def test_loudness_of_known_signals() -> None:

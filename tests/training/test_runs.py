@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from torch.multiprocessing import start_processes
 
 import rt_drama3
-from rt_drama3.config_files import parse_model_config
+from rt_drama3.config_files import parse_codec_config, parse_model_config
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.prompt import PromptBuilder
 from tests.training.small import small_codec, small_model
 from training import codec, language
 from training.clips import load_shard, shard_files
+from training.codec_model import CodecModel
 from training.export import export
 from training.language import Data
 from training.lexicon import Lexicon
@@ -73,6 +75,22 @@ def test_pieces_join_sentences_and_styles_stay_alone(utterances: list[Utterance]
     assert turn([styled], random, False).tokens[2] == IDS[DIRECTION_CHARS["fast"]]
 
 
+def test_turns_without_words_end_at_once(
+    utterances: list[Utterance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.rows._UNSAID", 1.0)
+    styled = next(one for one in utterances if one.style)
+    plain = next(one for one in utterances if not one.style)
+    for one, words in ((styled, 4), (plain, 2)):
+        made = turn([one], np.random.default_rng(0), augment=True)
+        assert len(made.tokens) == len(made.seconds) == words
+        assert made.codes.shape == (0, 5)
+    batch = build([[[0]], [[1], [2]]], utterances, np.random.default_rng(0))
+    assert not batch.next_audio.any()
+    assert (batch.next_main[batch.target] == END).all()
+    assert batch.target.sum() == 3
+
+
 def test_text_lies_where_it_is_spoken(utterances: list[Utterance]) -> None:
     one = next(one for one in utterances if not one.style)
     rows = scene([turn([one], np.random.default_rng(0), augment=False)])
@@ -109,6 +127,31 @@ def _language_run(folder: Path, shards: Path, lexicon: Lexicon) -> language.Trai
     folder.mkdir(exist_ok=True)
     settings = language.Settings(steps=6, rows=300, round_clips=8, autocast=False)
     return language.Training(folder, Data(shards, lexicon), settings, sizes=small_model())
+
+
+def _work(worker: int, folder: Path, shards: Path, lexicon: Lexicon) -> None:
+    """One of two processes that share a run."""
+    settings = language.Settings(
+        steps=4, rows=300, round_clips=8, autocast=False, worker=worker, workers=2
+    )
+    torch.set_num_threads(1)
+    language.meet(settings, (folder / "meeting").as_uri())
+    training = language.Training(folder, Data(shards, lexicon), settings, sizes=small_model())
+    training.run()
+    torch.save(training.model.state_dict(), folder / f"weights_{worker}.pt")
+
+
+def test_workers_share_every_step(shards: Path, lexicon: Lexicon, tmp_path: Path) -> None:
+    start_processes(_work, (tmp_path, shards, lexicon), nprocs=2, start_method="spawn")
+    ends = [torch.load(tmp_path / f"weights_{n}.pt", weights_only=True) for n in range(2)]
+    begun = _language_run(tmp_path / "begun", shards, lexicon).model.state_dict()
+    for name, value in ends[0].items():
+        assert torch.equal(value, ends[1][name]), name
+    assert not all(torch.equal(value, begun[name]) for name, value in ends[0].items())
+    saved = torch.load(tmp_path / "language.pt", weights_only=True)
+    assert saved["step"] == 4
+    curve = (tmp_path / "language.jsonl").read_text().splitlines()
+    assert len(curve) == 1  # the first worker's
 
 
 def _stopped(training: Any, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -229,3 +272,13 @@ def test_loudness_is_counted_once(tmp_path: Path, lexicon: Lexicon) -> None:
     gain = json.loads((nano / "training.json").read_text())["gain"]
     wanted = last_layer(nano) * 2 / gain
     torch.testing.assert_close(last_layer(tmp_path / "loud"), wanted, rtol=0.01, atol=0)
+
+    # A checkpoint of the encode half holds the other half as the teacher's loudness had it.
+    run = CodecModel(parse_codec_config(codec.codec_json()), encoder=True).state_dict()
+    saved = {"model": run, "settings": {}, "step": 1, "elapsed": 0.0}
+    torch.save(saved, tmp_path / "encode.pt")
+    (tmp_path / "encode.jsonl").write_text("{}\n")
+    export(tmp_path / "both", lexicon, None, None, tmp_path / "encode.pt", nano)
+    assert torch.equal(last_layer(tmp_path / "both"), last_layer(nano))
+    both = torch.load(tmp_path / "both" / "codec.pth", weights_only=True)
+    assert any(name.startswith("encoder.") for name in both)
