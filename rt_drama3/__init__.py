@@ -19,7 +19,8 @@ from rt_drama3.errors import (
 )
 
 if TYPE_CHECKING:
-    from rt_drama3.drama3 import Drama3, Take, load
+    from rt_drama3.drama3 import Drama3, Take
+    from rt_drama3.loading import load
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,8 +39,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Drama3", "Take", "load"):
+    if name in ("Drama3", "Take"):
         from rt_drama3 import drama3
 
         return getattr(drama3, name)
+    if name == "load":
+        from rt_drama3.loading import load
+
+        return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,7 +27,7 @@ from rt_drama3.speech import AudioChunk, SpeechSummary, Stamps
 from rt_drama3.text import usual_seconds
 
 if TYPE_CHECKING:
-    from rt_drama3.drama3 import Take
+    from rt_drama3.drama3 import Drama3, Take
     from rt_drama3.engine import Engine
     from rt_drama3.speech import Speech, SpeechRequest
 
@@ -122,6 +122,7 @@ def summaries(engine: Engine, request: SpeechRequest, count: int) -> list[Speech
         RtDrama3Error: one of them failed; the others are stopped.
     """
     seed = secrets.randbits(32) if request.seed is None else request.seed
+    request = engine.heeded(request)  # so that a notice comes once
     opened: list[Speech] = []
     try:
         for number in range(count):
@@ -132,6 +133,29 @@ def summaries(engine: Engine, request: SpeechRequest, count: int) -> list[Speech
     finally:
         for speech in opened:
             speech.cancel()
+
+
+def decoded(drama: Drama3, summary: SpeechSummary) -> Take:
+    """The take of a stream that was made in codes alone; decoding it counts as the codec's time.
+
+    Args:
+        drama: that made it.
+        summary: of the stream.
+    """
+    from rt_drama3.drama3 import Take  # imports this module
+
+    started = time.monotonic()
+    audio = drama.decode(summary.codes)
+    durations = replace(summary.durations, codec=time.monotonic() - started)
+    return Take(
+        text=summary.text,
+        codes=summary.codes,
+        audio=audio,
+        sample_rate=summary.sample_rate,
+        seed=summary.seed,
+        complete=summary.complete,
+        durations=durations,
+    )
 
 
 def rank(takes: Iterable[Take], scorer: Scorer) -> Ranking:

@@ -32,7 +32,7 @@ from rich.table import Table
 from rt_drama3 import __version__, cli_bench, cli_directed, cli_live, cli_options, cli_sinks
 from rt_drama3.cli_serve import serve
 from rt_drama3.cli_voice import voice_app
-from rt_drama3.errors import RequestError, RtDrama3Error
+from rt_drama3.errors import PipeClosed, RequestError, RtDrama3Error
 
 if TYPE_CHECKING:
     from rt_drama3.best_of import Chosen
@@ -59,10 +59,17 @@ console = Console(stderr=True)  # stdout is for results only
 
 
 def main() -> None:
-    """Runs the command line; a known error is one sentence and exit code 1, not a traceback."""
+    """Runs the command line; a known error is one sentence and an exit code, not a traceback.
+
+    The code is 1, 141 where all that went wrong is that the reader of a pipe has gone away, and 130
+    after Ctrl-C.
+    """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         app()
+    except PipeClosed as error:  # as a shell reports a program that a closed pipe has ended
+        console.print(escape(str(error)), highlight=False, soft_wrap=True)
+        sys.exit(141)
     except RtDrama3Error as error:
         console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
@@ -103,18 +110,6 @@ def _bar(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], 
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _references(
-    files: list[Path] | None, transcripts: list[str] | None
-) -> list[tuple[str, str | Path]]:
-    files, transcripts = files or [], transcripts or []
-    if len(files) != len(transcripts):
-        raise RequestError(
-            f"{len(files)} --ref and {len(transcripts)} --ref-text were given; "
-            "every reference needs the words it says, in the same order."
-        )
-    return list(zip(transcripts, files, strict=True))
-
-
 @app.command()
 def speak(
     text: Annotated[str, typer.Argument(help="What to say; - reads standard input.")],
@@ -145,10 +140,12 @@ def speak(
         float | None, typer.Option(help="Stop after so much speech; default: from the text.")
     ] = None,
     ref: Annotated[
-        list[Path] | None, typer.Option(help="Reference audio of the voice; repeatable, ordered.")
+        list[Path] | None,
+        typer.Option(help="Reference of the voice: audio or a take; repeatable, ordered."),
     ] = None,
     ref_text: Annotated[
-        list[str] | None, typer.Option(help="What that reference says; one per --ref.")
+        list[str] | None,
+        typer.Option(help="What that reference says; one per --ref, but takes bring their own."),
     ] = None,
     guidance: cli_directed.Guidance = None,
     steer: cli_directed.Steer = None,
@@ -164,21 +161,21 @@ def speak(
     ] = False,
 ) -> None:
     """Speaks a text into a file, which grows while the speech is made, or plays it."""
-    from rt_drama3 import drama3
+    from rt_drama3 import loading
     from rt_drama3.speech import SpeechRequest
 
     # A polite stop leaves by exception, so that the file is closed with its true sizes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if text == "-":
         text = _standard_input()
-    references = _references(ref, ref_text)
+    references = cli_directed.paired(ref, ref_text)
     if max_seconds is not None and not max_seconds > 0:
         raise RequestError(f"--max-seconds is {max_seconds}; it must be above 0.")
     out, specs = cli_sinks.places(out, sink)
     target = None if out is None else _target(out, [audio for _, audio in references])
     cli_directed.check_take_out(take_out)
     with _bar(f"loading {model}", DownloadColumn()) as update:
-        loaded = drama3.load(
+        loaded = loading.load(
             model,
             device=device,
             dtype=dtype,
@@ -247,13 +244,13 @@ def speak(
                 console.print("[yellow]the speech was cut by its length limit[/yellow]")
 
 
-def _target(out: Path, references: list[str | Path]) -> Path | BinaryIO:
+def _target(out: Path, references: list[Path]) -> Path | BinaryIO:
     """Where the sound goes: a file, or standard output for "-"."""
     from rt_drama3.audio.writer import format_of
 
     if str(out) == "-":
         return sys.stdout.buffer
-    if any(out.resolve() == Path(audio).resolve() for audio in references):
+    if any(out.resolve() == audio.resolve() for audio in references):
         raise RequestError(f"--out {out} is a reference as well; choose another file.")
     if not out.parent.is_dir():
         raise RequestError(f"cannot write {out}: {out.parent} is not a folder; create it first.")
@@ -283,6 +280,8 @@ def _write(
                 chunk = next(chunks, None)
     finally:
         speech.cancel()
+        if not isinstance(target, Path):
+            cli_sinks.let_go_of_stdout()
     return speech.result(), first_audio
 
 

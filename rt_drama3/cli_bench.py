@@ -46,6 +46,7 @@ def main() -> None:
 
 @bench_app.command()
 def step(
+    context: typer.Context,
     model: cli_options.Model = "nano",
     device: cli_options.Device = "auto",
     streams: Annotated[list[int], typer.Option(min=1, help="Batch size; repeatable.")] = [1, 2],  # noqa: B006
@@ -61,11 +62,12 @@ def step(
     def work(result: Result) -> None:
         scenario_model.step(result, model, device, streams, frames, not eager)
 
-    _run("step", locals(), work)
+    _run(context, work, to, html, check)
 
 
 @bench_app.command()
 def codec(
+    context: typer.Context,
     model: cli_options.Model = "nano",
     device: cli_options.Device = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Takes that are decoded.")] = 12,
@@ -80,11 +82,12 @@ def codec(
     def work(result: Result) -> None:
         scenario_model.codec(result, model, device, rounds, not eager)
 
-    _run("codec", locals(), work)
+    _run(context, work, to, html, check)
 
 
 @bench_app.command()
 def engine(
+    context: typer.Context,
     model: cli_options.Model = "nano",
     device: cli_options.Device = "auto",
     step_mode: options.Step = "compile",
@@ -100,11 +103,12 @@ def engine(
     def work(result: Result) -> None:
         scenario_engine.engine(result, model, device, step_mode, times, ratios)
 
-    _run("engine", locals(), work)
+    _run(context, work, to, html, check)
 
 
 @bench_app.command()
 def server(
+    context: typer.Context,
     model: cli_options.Model = "nano",
     step_mode: options.Step = "compile",
     streams: Annotated[int, typer.Option(min=1, help="That speak at the same time.")] = 1,
@@ -120,11 +124,12 @@ def server(
     def work(result: Result) -> None:
         scenario_server.serve(result, model, step_mode, streams, rate, large)
 
-    _run("server", locals(), work)
+    _run(context, work, to, html, check)
 
 
 @bench_app.command()
 def client(
+    context: typer.Context,
     model: cli_options.Model = "nano",
     step_mode: options.ServedStep = None,
     times: options.Times = 20,
@@ -140,11 +145,12 @@ def client(
     def work(result: Result) -> None:
         scenario_wire.client(result, model, step_mode, times, barge_ins, rate)
 
-    _run("client", locals(), work)
+    _run(context, work, to, html, check)
 
 
 @bench_app.command()
 def peer(
+    context: typer.Context,
     url: Annotated[str, typer.Argument(help="A server, such as https://api.example.com.")],
     dialect: options.Dialect = "native",
     key_env: options.KeyEnv = None,
@@ -167,11 +173,12 @@ def peer(
     def work(result: Result) -> None:
         scenario_wire.peer(result, target, times, barge_ins, pause)
 
-    _run("peer", locals(), work)
+    _run(context, work, to, html, check)
 
 
 @bench_app.command()
 def load(
+    context: typer.Context,
     url: options.Url = None,
     dialect: options.Dialect = "native",
     key_env: options.KeyEnv = None,
@@ -211,11 +218,12 @@ def load(
             price,
         )
 
-    _run("load", locals(), work)
+    _run(context, work, to, html, check)
 
 
 @bench_app.command()
 def sink(
+    context: typer.Context,
     kind: Annotated[
         list[str] | None,
         typer.Option(help="null, wav, flac, mic, speaker, or as of speak --sink; repeatable."),
@@ -233,21 +241,25 @@ def sink(
     def work(result: Result) -> None:
         scenario_sink.sink(result, kind or scenario_sink.KINDS, model, step_mode, times)
 
-    _run("sink", locals(), work)
+    _run(context, work, to, html, check)
 
 
 @bench_app.command()
 def resample(
-    to: options.Json = None, html: options.Html = None, check: options.Check = False
+    context: typer.Context,
+    to: options.Json = None,
+    html: options.Html = None,
+    check: options.Check = False,
 ) -> None:
     """Our streaming resampler beside soxr HQ: cost, and what is held back."""
     from rt_drama3.latency import scenario_model
 
-    _run("resample", locals(), scenario_model.resampling)
+    _run(context, scenario_model.resampling, to, html, check)
 
 
 @bench_app.command()
 def soak(
+    context: typer.Context,
     hours: Annotated[float, typer.Option(min=0.001, help="Of work.")] = 1.0,
     callers: Annotated[int, typer.Option(min=1, help="Conversations at the same time.")] = 2,
     model: cli_options.Model = "nano",
@@ -264,13 +276,15 @@ def soak(
             result, hours, callers, model, step_mode, seed, lambda line: _console.print(line)
         )
 
-    check = True
-    _run("soak", locals(), work)
+    _run(context, work, to, html, check=True)
 
 
 @bench_app.command()
 def ci(
-    model: cli_options.Model = "nano", to: options.Json = None, html: options.Html = None
+    context: typer.Context,
+    model: cli_options.Model = "nano",
+    to: options.Json = None,
+    html: options.Html = None,
 ) -> None:
     """Under two minutes; fails on structural properties alone, never on absolute time."""
     from rt_drama3.latency import scenario_ci
@@ -278,8 +292,7 @@ def ci(
     def work(result: Result) -> None:
         scenario_ci.ci(result, model)
 
-    check = True
-    _run("ci", locals(), work)
+    _run(context, work, to, html, check=True)
 
 
 @bench_app.command("compare")
@@ -310,6 +323,7 @@ def draw(
     from rt_drama3.latency import report
     from rt_drama3.latency.result import read
 
+    _check_place(html)
     html.write_text(report.page(read(run)), encoding="utf-8")
 
 
@@ -345,21 +359,28 @@ def gpu(context: typer.Context) -> None:
     raise typer.Exit(everything.main(context.args))
 
 
-def _run(name: str, arguments: dict[str, Any], work: Callable[[Result], None]) -> None:
-    """Runs a scenario, shows it, writes what was asked for."""
+def _run(
+    context: typer.Context,
+    work: Callable[[Result], None],
+    to: Path | None,
+    html: Path | None,
+    check: bool,
+) -> None:
+    """Runs a scenario, shows it, writes what was asked for.
+
+    Args:
+        context: of the command, whose name and arguments the result keeps.
+        work: the scenario.
+        to, html, check: see the options.
+    """
     from rt_drama3.latency import report, runner, tables
 
-    to, html, check = (arguments.get(option) for option in ("to", "html", "check"))
     for path in (to, html):
-        if path is not None and not path.parent.is_dir():
-            raise RequestError(f"cannot write {path}: {path.parent} is not a folder.")
-    hidden = ("to", "html", "check", "work")
-    plain = {
-        option: value
-        for option, value in arguments.items()
-        if option not in hidden and isinstance(value, str | int | float | list | None)
+        _check_place(path)
+    arguments = {
+        name: value for name, value in context.params.items() if name not in ("to", "html", "check")
     }
-    result = runner.run(name, plain, work)
+    result = runner.run(str(context.info_name), arguments, work)
     tables.show(result, _out())
     if to is not None:
         to.write_text(result.as_json(), encoding="utf-8")
@@ -367,6 +388,11 @@ def _run(name: str, arguments: dict[str, Any], work: Callable[[Result], None]) -
         html.write_text(report.page(result), encoding="utf-8")
     if check and not result.met:
         raise typer.Exit(1)
+
+
+def _check_place(path: Path | None) -> None:
+    if path is not None and not path.parent.is_dir():
+        raise RequestError(f"cannot write {path}: {path.parent} is not a folder; create it first.")
 
 
 def _out() -> Console:

@@ -67,26 +67,72 @@ def steering_pairs(given: list[str] | None) -> list[tuple[str | Path, float]]:
     return pairs
 
 
+def paired(
+    files: list[Path] | None, transcripts: list[str] | None
+) -> list[tuple[str | None, Path]]:
+    """``--ref`` with ``--ref-text``: one for each, or one for each that is no take.
+
+    Raises:
+        RequestError: there are other numbers of them.
+    """
+    files, transcripts = files or [], transcripts or []
+    silent = [file for file in files if not _is_take(file)]
+    if len(transcripts) not in (len(files), len(silent)):
+        raise RequestError(
+            f"{len(files)} --ref and {len(transcripts)} --ref-text were given; every reference "
+            "needs the words it says, in the same order (a take brings its own)."
+        )
+    given = iter(transcripts)
+    every = len(transcripts) == len(files)
+    return [(next(given) if every or not _is_take(file) else None, file) for file in files]
+
+
 def read_grids(
-    references: list[tuple[str, str | Path]], config: ModelConfig
+    references: list[tuple[str | None, Path]], config: ModelConfig
 ) -> list[tuple[str, Any]]:
     """References, of which those in .json files are takes: their codes are the reference.
 
     Raises:
-        RequestError: a take cannot be used.
+        RequestError: a take cannot be used, or says something else than was given for it.
     """
     from rt_drama3.takes import read_takes
 
     found: list[tuple[str, Any]] = []
     for text, source in references:
-        if Path(source).suffix == ".json":
+        if _is_take(source):
             takes = read_takes(source, config)
             if len(takes) != 1 or takes[0].codes is None:
                 raise RequestError(f"--ref {source} is not one take with codes.")
-            found.append((text, takes[0].codes))
+            found.append((_said(source, takes[0].text, text), takes[0].codes))
         else:
+            assert text is not None
             found.append((text, source))
     return found
+
+
+def _is_take(file: Path) -> bool:
+    return file.suffix == ".json"
+
+
+def _said(source: Path, own: str, given: str | None) -> str:
+    """What a take says: its own text, perhaps with the speaker that was given in front of it."""
+    if given is None:
+        return own
+    (tag, words), (own_tag, own_words) = _parted(given), _parted(own)
+    if words != own_words or (tag and own_tag and tag != own_tag):
+        raise RequestError(
+            f"--ref-text {given!r} is not what the take {source} says, {own!r}; leave it out."
+        )
+    return given if tag and not own_tag else own
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """The speaker tag in front of a text, if any, and its words."""
+    from rt_drama3.text import SPEAKER_TAG
+
+    words = " ".join(text.split())
+    tag = SPEAKER_TAG.match(words)
+    return (tag[0], words[tag.end() :].lstrip()) if tag else ("", words)
 
 
 def begin(

@@ -186,15 +186,26 @@ def mic_list(
 def mic_remove(
     name: Annotated[str | None, typer.Argument(help="Which; all of them by default.")] = None,
 ) -> None:
-    """Removes virtual microphones, also kept ones and those of processes that have ended."""
+    """Removes virtual microphones, also kept ones and those of processes that have ended.
+
+    One that is named has to be there.
+    """
     from rt_drama3.sinks import virtual_mic
 
     _need_linux()
     removed = virtual_mic.remove(name)
     for mic in removed:
         typer.echo(f"removed {mic.name}")
-    if not removed:
-        typer.echo("there was none")
+    if removed:
+        return
+    if name is None:
+        typer.echo("there is no virtual microphone of rt-drama3's")
+        return
+    others = [repr(mic.name) for mic in virtual_mic.existing()]
+    raise SinkError(
+        f"There is no virtual microphone {name!r} of rt-drama3's to remove; "
+        + (f"there is {', '.join(others)}." if others else "there is none at all.")
+    )
 
 
 def repair(
@@ -242,27 +253,33 @@ def opened(specs: Sequence[str], rate: int) -> Iterator[Sink]:
         rate: of the samples that will be written, in Hz.
 
     Raises:
-        SinkError: nothing can be opened, or an output failed; others were played to their end.
+        SinkError: nothing can be opened, or outputs failed; others were played to their end.
+        PipeClosed: those that failed are pipes whose readers have gone away.
         RequestError: a spec cannot be understood.
-        typer.Exit: with code 141, when it is a pipe whose reader has gone away.
     """
-    from rt_drama3.sinks import PcmFormat, PipeClosed, Tee, make_sink
+    from rt_drama3.sinks import PcmFormat, Tee, make_sink
+    from rt_drama3.sinks.tee import together
 
     made = [make_sink(spec) for spec in specs]
-    tee = Tee(made)
+    tee = Tee(made, lambda *_: None)  # its failures are told once, below
     sink: Sink = made[0] if len(made) == 1 else tee
+    failures: list[SinkError] = []
     try:
         sink.open(PcmFormat(rate, encoding="f32le"))
         with sink:
             yield sink
-    except PipeClosed as error:  # as a shell reports a program that a closed pipe has ended
-        _console.print(escape(str(error)), highlight=False, soft_wrap=True)
-        raise typer.Exit(141) from error
+    except SinkError as error:
+        failures = [error]
+    except BaseException:  # a stop, or the speech failed: that is told by others
+        for failure in tee.errors.values():
+            _console.print(escape(str(failure)), highlight=False, soft_wrap=True)
+        raise
     finally:
         if to_stdout(specs):
-            _let_go_of_stdout()
-    if tee.errors:
-        raise SinkError(" ".join(str(error) for error in tee.errors.values()))
+            let_go_of_stdout()
+    failures = list(tee.errors.values()) or failures
+    if failures:
+        raise together(failures)
 
 
 def play(
@@ -328,7 +345,7 @@ def to_stdout(specs: Sequence[str]) -> bool:
     return any(spec.rpartition(":")[2] == "-" for spec in specs)
 
 
-def _let_go_of_stdout() -> None:
+def let_go_of_stdout() -> None:
     """Keeps the interpreter from failing at its end because a reader has gone away."""
     try:
         sys.stdout.flush()

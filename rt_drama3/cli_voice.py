@@ -50,10 +50,10 @@ def steer(
     texts. `rt-drama3 speak --steer NAME=STRENGTH` adds it; it fits this model alone.
     """
     lines = _lines(texts)
-    from rt_drama3 import drama3
+    from rt_drama3 import loading
     from rt_drama3.steering import SteeringShelf
 
-    with drama3.load(
+    with loading.load(
         model, device=device, dtype=dtype, revision=revision, threads=threads
     ) as loaded:
         shelf = loaded.steering if folder is None else SteeringShelf(loaded.model, folder)

@@ -1,4 +1,4 @@
-"""How many CPU threads torch computes with, for our threads alone.
+"""How many CPU threads torch computes with, and on which device, for our threads alone.
 
 torch keeps the count per thread (it is OpenMP's), but hands the latest one set anywhere to every
 thread that computes for the first time. So whoever sets it for a thread of ours sets his own again.
@@ -33,3 +33,9 @@ def use_threads(count: int | None) -> None:
     torch.get_num_threads()  # takes over the latest count, which it must not do later
     if count is not None:
         torch.set_num_threads(count)
+
+
+def use_device(device: torch.device) -> None:
+    """The calling thread means ``device`` from now on where it names none, as with CUDA events."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)

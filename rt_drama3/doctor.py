@@ -15,101 +15,19 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rt_drama3 import __version__, machine
 from rt_drama3.cache import cache_dir
+from rt_drama3.doctor_report import Finding, Probe, Report, render, run_probes
 
-Status = Literal["ok", "note", "missing", "failed"]
+__all__ = ["PROBES", "Finding", "Report", "collect", "render"]
 
-_STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "missing": "yellow", "failed": "red"}
 _FP8_CAPABILITY = (8, 9)  # the first NVIDIA generation (Ada, then Hopper) with FP8 arithmetic
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16", "i8mm")
 _VOICE_FILES = ("config.json", "model.safetensors", "codec.pth", "tokenizer.json")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report.
-
-    Attributes:
-        name: what was looked at.
-        value: what was found.
-        status: "ok"; "note" for what is worth knowing; "missing" for what can be installed;
-            "failed" when the probe itself broke.
-        advice: what to do about it, or empty.
-    """
-
-    name: str
-    value: str
-    status: Status = "ok"
-    advice: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What ``collect`` found, by section; ``dataclasses.asdict`` gives its JSON form."""
-
-    machine: tuple[Finding, ...]
-    compute: tuple[Finding, ...]
-    audio: tuple[Finding, ...]
-    folders: tuple[Finding, ...]
-    plan: tuple[Finding, ...]
-
-    @property
-    def healthy(self) -> bool:
-        """True when no probe failed."""
-        return not any(
-            finding.status == "failed"
-            for section in fields(self)
-            for finding in getattr(self, section.name)
-        )
-
-
-Probe = Callable[[], Iterable[Finding]]
-
-
-def collect(probes: Mapping[str, Mapping[str, Probe]] | None = None) -> Report:
-    """Looks at the machine. Takes a few seconds, most of them importing torch; never raises.
-
-    Args:
-        probes: by section, then by name; None for all that there are.
-    """
-    chosen = PROBES if probes is None else probes
-    sections = {name: tuple(_run(chosen.get(name, {}))) for name in PROBES}
-    return Report(**sections)
-
-
-def render(report: Report, console: Console) -> None:
-    """Prints a report for people, one table with a heading per section."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for section in fields(report):
-        table.add_row(Text(section.name, style="bold"))
-        for finding in getattr(report, section.name):
-            status = Text(f"  {finding.status}", style=_STYLES[finding.status])
-            table.add_row(status, Text(finding.name), Text(finding.value))
-            if finding.advice:
-                table.add_row("", "", Text(f"-> {finding.advice}", style="bold"))
-    console.print(table)
-
-
-def _run(probes: Mapping[str, Probe]) -> Iterator[Finding]:
-    for name, probe in probes.items():
-        try:
-            yield from list(probe())
-        except Exception as error:  # noqa: BLE001 - whatever broke, it is what the report is for
-            yield Finding(name, f"{type(error).__name__}: {error}", "failed")
-
 
 # --- machine ------------------------------------------------------------------------------------
 
@@ -345,11 +263,11 @@ def _size(count: int) -> str:
 def _device() -> Iterable[Finding]:
     import torch
 
-    from rt_drama3 import drama3
+    from rt_drama3 import loading
 
-    device = drama3.pick_device("auto")
-    small = drama3.pick_dtype(None, device, drama3.SMALL_MODEL - 1)
-    large = drama3.pick_dtype(None, device, drama3.FLOAT32_MODEL)
+    device = loading.pick_device("auto")
+    small = loading.pick_dtype(None, device, loading.SMALL_MODEL - 1)
+    large = loading.pick_dtype(None, device, loading.FLOAT32_MODEL)
     yield Finding("device", str(device))
     names = [str(dtype).removeprefix("torch.") for dtype in (small, large)]
     both = names[0] if small == large else f"{names[0]} for small models, {names[1]} for large ones"
@@ -406,3 +324,12 @@ PROBES: dict[str, dict[str, Probe]] = {
     },
     "plan": {"device": _device, "engine": _engine, "nano budget": _nano_budget},
 }
+
+
+def collect(probes: Mapping[str, Mapping[str, Probe]] | None = None) -> Report:
+    """Looks at the machine. Takes a few seconds, most of them importing torch; never raises.
+
+    Args:
+        probes: by section, then by name; None for all that there are.
+    """
+    return run_probes(PROBES if probes is None else probes)

@@ -1,7 +1,7 @@
 """Drama3: a loaded checkpoint that speaks, whole takes or streams, through one engine.
 
-``load`` puts a checkpoint on a device; ``Drama3.generate`` turns text into a ``Take``, and
-``Drama3.stream`` gives the audio while it is made.
+``Drama3.generate`` turns text into a ``Take``, and ``Drama3.stream`` gives the audio while it is
+made. ``loading.load`` makes a ``Drama3`` of a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rt_drama3 import checkpoint
-from rt_drama3.best_of import Ranking, Scorer, check_count, duration_sanity, rank, summaries
+from rt_drama3.best_of import (
+    Ranking,
+    Scorer,
+    check_count,
+    decoded,
+    duration_sanity,
+    rank,
+    summaries,
+)
 from rt_drama3.codec import Codec
 from rt_drama3.compute_threads import compute_threads
 from rt_drama3.config import ModelConfig, PieceConfig, SamplingConfig
 from rt_drama3.data_folder import default_data_folder
 from rt_drama3.engine import Engine
 from rt_drama3.engine_config import EngineConfig, read_engine_config
-from rt_drama3.errors import ConfigError, DeviceError, RequestError
+from rt_drama3.errors import RequestError
 from rt_drama3.model import SpeechModel
 from rt_drama3.prompt import PromptBuilder
 from rt_drama3.references import Codes, References, ReferenceSource
@@ -36,9 +43,6 @@ from rt_drama3.takes import dump_take
 log = logging.getLogger(__name__)
 
 Samples = npt.NDArray[np.float32]
-
-SMALL_MODEL = 50_000_000  # parameters; below, one CPU thread beats several (spin barriers)
-FLOAT32_MODEL = 1_000_000_000  # parameters; below, float32 is affordable on a CPU
 
 
 @dataclass(frozen=True)
@@ -81,103 +85,6 @@ class Take:
         return self.durations.figures(self.codes.shape[1], self.seconds)
 
 
-def load(
-    name_or_path: str | Path = "nano",
-    *,
-    device: str = "auto",
-    dtype: torch.dtype | str | None = None,
-    revision: str | None = None,
-    threads: int | None = None,
-    engine: EngineConfig | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Drama3:
-    """Loads a checkpoint.
-
-    Args:
-        name_or_path: "nano" (the embedded voice), a folder in the official layout, or a hub id such
-            as "fishaudio/drama-3".
-        device: "auto" (CUDA when there is one), "cpu" or "cuda" ("cuda:1").
-        dtype: of weights and activations; None picks bfloat16 on CUDA and for large models, float32
-            for small models on a CPU.
-        revision: of a hub id; None is the newest.
-        threads: CPU threads of torch that this checkpoint computes with; None picks one for small
-            models (faster than several) and torch's own choice for large ones. What the rest of the
-            process computes with stays as it is. Ignored on CUDA.
-        engine: settings of the engine behind ``generate`` and ``stream``; None reads the
-            environment.
-        progress: called with (bytes loaded, bytes in all).
-
-    Raises:
-        CheckpointError: the checkpoint is missing, incomplete or unsupported.
-        ConfigError: ``threads`` is below 1.
-        DeviceError: the device does not exist.
-    """
-    path = checkpoint.resolve(str(name_or_path), revision)
-    config = checkpoint.read_config(path)
-    where = pick_device(device)
-    parameters = sum(p.numel() for p in SpeechModel(config).parameters())
-    kind = pick_dtype(dtype, where, parameters)
-    if threads is not None and threads < 1:
-        raise ConfigError(f"threads is {threads}; at least 1 is needed, or None for a good choice.")
-    if where.type == "cpu" and threads is None and parameters < SMALL_MODEL:
-        threads = 1
-    # The codec first: its file is held whole for a moment, which the language model then outgrows.
-    codec = checkpoint.load_codec(path, where, torch.float32 if where.type == "cpu" else kind)
-    return Drama3(
-        model=checkpoint.load_model(path, config, where, kind, progress),
-        codec=codec,
-        prompts=PromptBuilder(
-            checkpoint.load_tokenizer(path, config), config, checkpoint.read_directions(path)
-        ),
-        sampling=checkpoint.read_sampling(path),
-        fixed_voice=checkpoint.read_fixed_voice(path),
-        engine_config=engine,
-        pieces=checkpoint.read_pieces(path),
-        threads=threads if where.type == "cpu" else None,
-    )
-
-
-def pick_device(name: str) -> torch.device:
-    """Returns the device of that name; "auto" is CUDA where there is one.
-
-    Raises:
-        DeviceError: the device is unknown or absent.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceError(f"device {name!r} is unknown; use auto, cpu or cuda.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise DeviceError(f"device {name!r} is not supported; use auto, cpu or cuda.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device {name!r} was asked for, but this torch sees {torch.cuda.device_count()} CUDA "
-            "devices; use --device cpu, or install a CUDA build of torch and its driver."
-        )
-    return device
-
-
-def pick_dtype(
-    wanted: torch.dtype | str | None, device: torch.device, parameters: int
-) -> torch.dtype:
-    """Returns the wanted dtype, or for None what suits the device and a model of that size.
-
-    Raises:
-        DeviceError: the dtype is unknown.
-    """
-    if wanted is None:
-        small = device.type == "cpu" and parameters < FLOAT32_MODEL
-        return torch.float32 if small else torch.bfloat16
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    found = named.get(wanted) if isinstance(wanted, str) else wanted
-    if found not in named.values():
-        raise DeviceError(f"dtype {wanted!r} is not supported; use {', '.join(named)}.")
-    assert found is not None
-    return found
-
-
 class Drama3:
     """A checkpoint on a device. Thread-safe: takes are made side by side by one engine.
 
@@ -210,7 +117,9 @@ class Drama3:
         self.sampling = sampling
         self.threads = threads
         self.references = References(codec, fixed_voice, threads)
-        self.steering = SteeringShelf(model, default_data_folder() / "steering")
+        self.steering = SteeringShelf(
+            model, default_data_folder() / "steering", prompts.reads_directions
+        )
         self._engine_config = engine_config
         self._lock = threading.Lock()
         self._engine: Engine | None = None
@@ -265,7 +174,8 @@ class Drama3:
                 (``takes.read_takes``), ``(text, codes or audio)`` pairs or maps. A text alone,
                 ``(text, None)``, is spoken first.
             guidance: how strongly directions are followed, 0 to 20; None and 0 are off. Takes a
-                second row of the batch wherever the text has directions.
+                second row of the batch wherever the text has directions. A voice that was taught
+                none ignores it with a notice.
             steering: (name, path or ``Steering``; strength) pairs, see ``steering``.
             seed: None draws one; it is in the take.
             temperature, top_p, top_k: None takes the checkpoint's default; temperature 0 is greedy.
@@ -335,12 +245,7 @@ class Drama3:
             RequestError: text or settings cannot be used.
         """
         found = summaries(self.engine, SpeechRequest(text, **settings), check_count(n))
-        rate = self.sample_rate
-        takes = [
-            Take(text, s.codes, self.decode(s.codes), rate, s.seed, s.complete, s.durations)
-            for s in found
-        ]
-        return rank(takes, scorer)
+        return rank([decoded(self, summary) for summary in found], scorer)
 
     def stream(self, text: str, **settings: Any) -> Iterator[AudioChunk]:
         """Speaks a text and gives its audio while it is made.

@@ -6,6 +6,7 @@ are in ``scheduling``, and what a client holds of a stream is in ``speech``.
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from dataclasses import replace
@@ -19,7 +20,7 @@ from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_direction import Direction
 from rt_drama3.engine_loop import DeviceLoop
 from rt_drama3.engine_stream import EngineStream, Phase
-from rt_drama3.errors import RequestError
+from rt_drama3.errors import DeviceError, RequestError
 from rt_drama3.scheduling import Costs
 from rt_drama3.speech import Speech, SpeechRequest
 from rt_drama3.turns import check_guidance, read_previous_takes, read_references
@@ -27,6 +28,8 @@ from rt_drama3.voice_cache import VoiceCache
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
+
+log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -53,8 +56,9 @@ class Engine:
         self._pieces = drama.pieces
         self._steering = drama.steering
         self._loop = DeviceLoop(drama, self.config, self.costs, self.voices)
-        # Who forgets to close it gets threads and memory back; at exit the loop ends by itself.
-        weakref.finalize(self, self._loop.let_go).atexit = False
+        # Who forgets to close it gets threads and memory back; at exit the loop ends by itself. The
+        # finalizer must not hold the loop: closed while somebody spoke, it still holds the engine.
+        weakref.finalize(self, _let_go, weakref.ref(self._loop)).atexit = False
 
     # Thread-safe.
 
@@ -67,6 +71,7 @@ class Engine:
             DeviceError: the engine failed, or belongs to the parent of this process.
         """
         _check_shapes(request)
+        request = self.heeded(request)
         request = replace(request, references=read_references(request.references))
         sampling = resolve_sampling(
             self._sampling,
@@ -118,6 +123,17 @@ class Engine:
         self._loop.add(stream)
         return stream.speech
 
+    def heeded(self, request: SpeechRequest) -> SpeechRequest:
+        """The request without the guidance that this checkpoint makes nothing of, and a notice.
+
+        Raises:
+            RequestError: guidance is no number within bounds.
+        """
+        if self._reads_directions or not check_guidance(request.guidance):
+            return request
+        log.warning("this checkpoint was taught no directions; guidance changes nothing")
+        return replace(request, guidance=None)
+
     def push_text(self, speech: Speech, text: str) -> None:
         """See ``Speech.push_text``."""
         self._loop.check_process()
@@ -162,6 +178,13 @@ class Engine:
         """How the step runs now: eager, compile or cudagraph."""
         return self._loop.maker.mode
 
+    @property
+    def failure(self) -> DeviceError | None:
+        """What ended it for good; None while it works, and when it was closed."""
+        failure = self._loop.failure
+        # A new one each time: one that is raised again keeps the frames of all who raised it alive.
+        return None if failure is None else DeviceError(str(failure))
+
     def streams(self) -> dict[str, int]:
         """How many streams stand in each phase."""
         self._loop.check_process()
@@ -182,6 +205,12 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _let_go(loop: weakref.ref[DeviceLoop]) -> None:
+    running = loop()
+    if running is not None:
+        running.let_go()
 
 
 def _check_shapes(request: SpeechRequest) -> None:

@@ -88,7 +88,12 @@ class Delivery:
         self.flush(stream)
         playing = stream.playing_since or 0.0
         due = playing + stream.codec.submitted * self._frame_seconds
-        self._worker.submit(due, lambda: stream.speech.end(stream.tell(summary), error))
+
+        def last() -> None:
+            # What was still to be decoded may have failed meanwhile.
+            stream.speech.end(stream.tell(summary), error or stream.failure)
+
+        self._worker.submit(due, last)
 
     def close(self) -> None:
         """Finishes what was submitted and ends the codec's thread."""

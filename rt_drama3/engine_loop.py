@@ -1,9 +1,9 @@
 """DeviceLoop: the thread that owns the model, and what it does turn by turn.
 
-It admits streams to slots, reads prompts block by block where the listeners' leads allow
-(``prompt_reader``), and makes one frame for all speaking streams at a time. Beside it prompts are
-built (``engine_prompts``) and frames decoded (``engine_delivery``). It holds nothing of its
-``Engine``: an engine that nobody holds any more ends its loop.
+It admits streams to slots (``engine_admission``), reads prompts block by block where the listeners'
+leads allow (``prompt_reader``), and makes one frame for all speaking streams at a time. Beside it
+prompts are built (``engine_prompts``) and frames decoded (``engine_delivery``). It holds nothing of
+its ``Engine``: an engine that nobody holds any more ends its loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from rt_drama3.compute_threads import compute_threads, use_threads
+from rt_drama3.compute_threads import compute_threads, use_device, use_threads
+from rt_drama3.engine_admission import Admission
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_delivery import Delivery
 from rt_drama3.engine_prompts import PromptDesk
@@ -27,7 +28,7 @@ from rt_drama3.engine_stream import Codes, EngineStream, Phase
 from rt_drama3.errors import DeviceError, Overloaded, RequestError, RtDrama3Error
 from rt_drama3.frame_maker import FrameMaker, FrameResult
 from rt_drama3.prompt_reader import PromptReader
-from rt_drama3.scheduling import Costs, load_with, may_prefill
+from rt_drama3.scheduling import Costs, may_prefill
 from rt_drama3.slot_table import SlotTable
 from rt_drama3.speech import Speech, check_process
 from rt_drama3.voice_cache import VoiceCache
@@ -79,14 +80,13 @@ class DeviceLoop:
         self._config, self._costs, self._voices = config, costs, voices
         self._model, self._codec = drama.config, drama.codec.config
         self._frame_seconds = 1 / drama.codec.config.frame_rate
-        self._threads = drama.threads
+        self._admission = Admission(self.slots, self.maker, costs, config, self._frame_seconds)
+        self._threads, self._device = drama.threads, drama.model.device
         self._lock = threading.RLock()
         self._closing = False
         self._last_read = 0.0
         self._pid = os.getpid()
-        self._reader = PromptReader(
-            self.maker, voices, self._model.semantic_start, drama.model.device
-        )
+        self._reader = PromptReader(self.maker, voices, self._model.semantic_start, self._device)
         with compute_threads(None):
             self._desk = PromptDesk(drama, self.maker.context)
             self._delivery = Delivery(
@@ -121,7 +121,8 @@ class DeviceLoop:
         """
         self.check_process()
         if self.failure is not None:
-            raise self.failure
+            # A new one for every caller: one that is raised again keeps all their frames alive.
+            raise DeviceError(str(self.failure))
         if self._closing:
             raise Overloaded("the engine is shutting down; use another one.")
         limit = self._config.max_streams + self._config.max_queue
@@ -168,6 +169,7 @@ class DeviceLoop:
 
     def _run(self) -> None:
         try:
+            use_device(self._device)
             with torch.inference_mode():
                 self.maker.warm_up()
                 self.warm.set()
@@ -188,9 +190,8 @@ class DeviceLoop:
         with self._lock:
             self._closing = True
             left = list(self.streams.values())
-        for stream in left:
-            stream.slot = -1  # a device that failed cannot even free it
-            self._end(stream, None if stream.cancelled else end)
+        for stream in left:  # their slots stay as they are: a device that failed cannot free them
+            self._tell_end(stream, None if stream.cancelled else end)
         self.warm.set()
 
     def _turn(self) -> bool:
@@ -199,7 +200,7 @@ class DeviceLoop:
         now = time.monotonic()
         for stream in streams:
             self._look_after(stream, now)
-        self._admit([s for s in streams if s.phase is Phase.WAITING])
+        self._admission.admit([s for s in streams if s.phase is Phase.WAITING])
         worked = self._read_prompt()
         return self._make_frames() or worked
 
@@ -261,35 +262,6 @@ class DeviceLoop:
                     f"(lead_timeout) while {untaken:.1f} s were waiting; the stream was ended."
                 ),
             )
-
-    def _admit(self, waiting: list[EngineStream]) -> None:
-        """Lets waiting streams read: those that kept a slot, those that play, then in order."""
-        waiting.sort(key=lambda s: (s.slot < 0, s.playing_since is None))
-        for position, stream in enumerate(waiting):
-            if not self.slots.suits(stream):
-                self.slots.free(stream)  # this piece is guided, those before it were not
-            if stream.slot < 0 and not (self._fits(stream) and self.slots.place(stream)):
-                full = len(self.slots.holders()) >= self._config.max_streams or self._fits(stream)
-                for later, other in enumerate(waiting[position:]):
-                    other.speech.place(later, "max_streams" if full else "load")
-                return
-            stream.speech.place(None)
-            stream.phase = Phase.PREFILL
-            stream.prefill_started = time.monotonic()
-
-    def _fits(self, stream: EngineStream) -> bool:
-        """Whether everybody stays realtime with a newcomer."""
-        others = self.slots.holders()
-        if not others or len(others) >= self._config.max_streams:
-            return not others
-        if stream.playing_since is not None:
-            return True
-        rows = self.slots.taken + stream.direction.width
-        load = load_with(rows, self._costs, self._frame_seconds, self._config.codec_async)
-        block, seconds = self.maker.block, self._costs.block.or_else(0.0)
-        for other in (stream, *others):
-            load += other.prompt_load(block, seconds, self._frame_seconds)
-        return load <= self._config.admit_load
 
     def _read_prompt(self) -> bool:
         """Reads a prompt block, as far as others allow it.
@@ -406,16 +378,20 @@ class DeviceLoop:
         """Ends a stream: its slot is free now, its end is told after its last samples."""
         if stream.phase is Phase.DONE:
             return
+        # First what the device may refuse: then the stream is among those that are told of it.
         if stream.phase is Phase.PREFILL and stream.slot >= 0:
             self.slots.scrub(stream)  # nobody has looked at its numbers yet
+        self.slots.free(stream)
+        self._reader.drop(stream)
+        self._tell_end(stream, error)
+
+    def _tell_end(self, stream: EngineStream, error: RtDrama3Error | None) -> None:
         stream.phase = Phase.DONE
         with self._lock:
             self.streams.pop(stream.speech, None)
-        self.slots.free(stream)
         if stream.direction.first is not None:
             stream.direction.first.cancelled = True
             self.wake.set()
-        self._reader.drop(stream)
         summary = stream.summary(self._model.num_codebooks, self._codec.sample_rate)
         self._delivery.finish(stream, summary, error)
 

@@ -33,3 +33,7 @@ class DeviceError(RtDrama3Error):
 
 class SinkError(RtDrama3Error):
     """An audio output (speaker, virtual microphone, file, pipe) cannot be opened or written."""
+
+
+class PipeClosed(SinkError):  # noqa: N818 - the name is the condition
+    """The reader of a pipe has gone away: usually a player that was closed."""

@@ -93,6 +93,7 @@ class FrameMaker:
         self._reader = _Reader(self._step.output, self._cuda)
         self._pending: tuple[list[Entry], set[int], _Copy, float] | None = None
         self._collected = 0.0
+        self._alone = True  # no prompt was read since the frame on its way began
         self._builder: PackageBuilder | None = None
         self._compiled_codec: CompiledCodec | None = None
         self._compiled: CompiledStep | None = None
@@ -158,6 +159,7 @@ class FrameMaker:
         Blocks have one size whatever else runs: their borders touch the last bits of the result.
         """
         started = time.monotonic()
+        self._alone = False
         block = rows[: self.block]
         self._model.prefill(block, self._step.state, slot, start, self.block, watch)
         if self._cuda:
@@ -216,6 +218,7 @@ class FrameMaker:
             ended meanwhile.
         """
         before, self._pending = self._pending, None
+        alone, self._alone = self._alone, True
         if entries:
             twins = {slot for _, _, slot, _ in entries if self._step.starts_pair(slot)}
             rows = 1 + max(slot + (slot in twins) for _, _, slot, _ in entries)
@@ -226,10 +229,11 @@ class FrameMaker:
             self.last_batch = len(entries) + len(twins)
         if not self._cuda:
             before, self._pending = self._pending, None
-        return [] if before is None else self._collect(*before)
+            alone = True
+        return [] if before is None else self._collect(*before, alone)
 
     def _collect(
-        self, entries: list[Entry], twins: set[int], copy: _Copy, started: float
+        self, entries: list[Entry], twins: set[int], copy: _Copy, started: float, alone: bool
     ) -> list[FrameResult]:
         main, codes, finite = copy.wait()
         for slot in twins:
@@ -237,7 +241,11 @@ class FrameMaker:
         now = time.monotonic()
         seconds = now - max(started, self._collected)
         self._collected = now
-        self._costs.step.setdefault(len(entries) + len(twins), Estimate()).add(seconds)
+        size = len(entries) + len(twins)
+        if alone:
+            self._costs.step.setdefault(size, Estimate()).add(seconds)
+        else:  # the prompt block behind the frame was waited for as well
+            seconds = min(seconds, self._costs.step_seconds(size))
         return [
             FrameResult(
                 stream, epoch, int(main[slot]), codes[slot], bool(finite[slot]), now, seconds

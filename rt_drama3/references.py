@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import numbers
 import os
 from collections.abc import Sequence
 from typing import Any, cast
@@ -12,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from rt_drama3.audio import read_audio, resample
-from rt_drama3.audio.files import AudioSource
+from rt_drama3.audio.files import GRACE, AudioSource
 from rt_drama3.codec import Codec
 from rt_drama3.compute_threads import compute_threads
 from rt_drama3.errors import RequestError
@@ -66,14 +68,14 @@ class References:
             return self.encode(samples, rate)
         array: npt.NDArray[Any]
         if isinstance(source, tuple):
-            array, rate = np.asarray(source[0]), int(source[1])
+            array, rate = _samples(source, what)
         else:
             array, rate = np.asarray(source), self._codec.config.sample_rate
             if array.ndim == 2 and np.issubdtype(array.dtype, np.integer):
                 return array.astype(np.int64)
         if rate < 1:
             raise RequestError(f"{what} has sample rate {rate} Hz; give its own.")
-        if array.ndim and len(array) > MAX_REFERENCE_SECONDS * rate:
+        if array.ndim and len(array) > (MAX_REFERENCE_SECONDS + GRACE) * rate:
             raise RequestError(
                 f"{what} lasts {len(array) / rate:.1f} s; "
                 f"at most {MAX_REFERENCE_SECONDS:.0f} s can be used, 5 to 30 s are best."
@@ -107,3 +109,13 @@ class References:
             codes = self._codec.encode(ready.clamp(-1, 1).to(self._codec.device))
         found: Codes = codes.cpu().numpy()
         return found
+
+
+def _samples(pair: tuple[Any, ...], what: str) -> tuple[npt.NDArray[Any], int]:
+    """The parts of ``(samples, sample_rate)``."""
+    if len(pair) != 2:
+        raise RequestError(f"{what} is a tuple of {len(pair)}; (samples, sample_rate) is needed.")
+    rate = pair[1]
+    if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not math.isfinite(rate):
+        raise RequestError(f"{what} has sample rate {rate!r}; its number of Hz is needed.")
+    return np.asarray(pair[0]), int(float(rate))

@@ -171,10 +171,12 @@ class SteeringShelf:
     Args:
         model: that they must fit.
         folder: where names are looked up.
+        measurable: whether the model was taught directions, which vectors are measured from.
     """
 
-    def __init__(self, model: SpeechModel, folder: Path) -> None:
+    def __init__(self, model: SpeechModel, folder: Path, measurable: bool = True) -> None:
         self._model = model
+        self._measurable = measurable
         self.folder = folder
         self._fingerprint: str | None = None
 
@@ -211,10 +213,8 @@ class SteeringShelf:
         if isinstance(source, str):
             path = self.path(source)
             if not path.is_file():
-                raise RequestError(
-                    f"there is no steering vector {source!r}; make it with "
-                    f"`rt-drama3 voice steer {source} --direct ...`."
-                )
+                remedy = self._remedy(f"make it with `rt-drama3 voice steer {source} --direct ...`")
+                raise RequestError(f"there is no steering vector {source!r}; {remedy}.")
             source = path
         found = Steering.load(source) if isinstance(source, Path) else source
         if not isinstance(found, Steering):
@@ -224,10 +224,10 @@ class SteeringShelf:
             )
         back = self._model.config.backbone
         if found.fingerprint != self.fingerprint:
+            remedy = self._remedy("measure it again with `rt-drama3 voice steer` and this model")
             raise RequestError(
                 f"steering vector {found.name!r} was measured on another model (fingerprint "
-                f"{found.fingerprint[:12]}, this one is {self.fingerprint[:12]}); measure it again "
-                "with `rt-drama3 voice steer` and this model."
+                f"{found.fingerprint[:12]}, this one is {self.fingerprint[:12]}); {remedy}."
             )
         if tuple(found.vector.shape) != (back.hidden_size,) or not 0 <= found.layer < back.layers:
             raise RequestError(
@@ -235,6 +235,15 @@ class SteeringShelf:
                 f"{found.layer}; this model has {back.layers} layers of {back.hidden_size}."
             )
         return found
+
+    def _remedy(self, how: str) -> str:
+        """What to do about a vector that is missing or does not fit: measure it, where one can."""
+        if self._measurable:
+            return how
+        return (
+            "none can be measured for this model, which was taught no directions: leave steering "
+            "out, or use a model that reads them"
+        )
 
     def push(self, entries: Iterable[tuple[str | Path | Steering, float]]) -> Push | None:
         """What a request with these (vector, strength) pairs adds; None when that is nothing.

@@ -16,6 +16,7 @@ import torch
 
 from rt_drama3 import (
     engine,
+    engine_admission,
     engine_delivery,
     engine_loop,
     engine_prompts,
@@ -128,7 +129,8 @@ class Machine:
 def make_machine(monkeypatch: pytest.MonkeyPatch, frames: int, **settings: Any) -> Machine:
     """A machine whose takes end after ``frames`` frames a piece; close its engine afterwards."""
     clock = Clock()
-    for module in (engine, engine_loop, engine_delivery, prompt_reader, frame_maker):
+    timed = (engine, engine_admission, engine_loop, engine_delivery, prompt_reader, frame_maker)
+    for module in timed:
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: frames)
     monkeypatch.setattr(DeviceLoop, "_run", lambda self: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import wave
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rt_drama3.cli import app
-from rt_drama3.cli_directed import steering_pairs
+from rt_drama3.cli_directed import paired, read_grids, steering_pairs
 from rt_drama3.errors import RequestError
 from rt_drama3.steering import Steering
-from rt_drama3.takes import load_take
+from rt_drama3.takes import load_take, write_take
 from tests.small import shared_drama, small_directory
 
 LINES = "Leave the house now.\n\nIt was late, and the lights were off.\r\n  Good morning.  \n"
@@ -123,6 +124,47 @@ def test_a_take_is_kept_and_followed(tmp_path: Path) -> None:
     assert voice == expected.tolist()
 
 
+def test_a_take_as_a_reference_brings_its_words(tmp_path: Path) -> None:
+    kept, out = tmp_path / "first.json", tmp_path / "no.wav"
+    run("speak", "Who is there?", "--out", tmp_path / "a.wav", "--take-out", kept, *SAY)
+    told = ("--ref-text", "Who is there?")
+    assert take(tmp_path, "Me.", "--ref", kept) == take(tmp_path, "Me.", "--ref", kept, *told)
+    with pytest.raises(RequestError, match=r"'Hi\.' is not what the take .*'Who is there\?'"):
+        run("speak", "Hello.", "--out", out, "--ref", kept, "--ref-text", "Hi.")
+    assert not out.exists()
+
+
+def test_references_need_words_but_takes_may_go_without() -> None:
+    take, clip = Path("a.json"), Path("b.wav")
+    assert paired([take, clip], ["A.", "B."]) == [("A.", take), ("B.", clip)]
+    assert paired([take, clip, take], ["B."]) == [(None, take), ("B.", clip), (None, take)]
+    assert paired(None, None) == []
+    for texts in ([], ["A.", "B.", "C."]):
+        with pytest.raises(RequestError, match=rf"2 --ref and {len(texts)} --ref-text"):
+            paired([take, clip], texts)
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "used"),
+    [
+        ("Hi there.", " Hi  there. ", "Hi there."),
+        ("Hi.", "<|speaker:2|> Hi.", "<|speaker:2|> Hi."),
+        ("<|speaker:2|> Hi.", "Hi.", "<|speaker:2|> Hi."),
+        ("<|speaker:2|>Hi.", "<|speaker:2|> Hi.", "<|speaker:2|>Hi."),
+        ("<|speaker:2|> Hi.", "<|speaker:3|> Hi.", None),
+        ("[glad] Hi.", "Hi.", None),
+    ],
+)
+def test_what_a_take_says_may_be_repeated_and_its_speaker_named(
+    tmp_path: Path, own: str, given: str, used: str | None
+) -> None:
+    path, config = tmp_path / "kept.json", shared_drama().config
+    write_take(path, own, np.zeros((config.num_codebooks, 2), int))
+    with contextlib.nullcontext() if used else pytest.raises(RequestError, match="leave it out"):
+        ((text, _),) = read_grids([(given, path)], config)
+        assert text == used
+
+
 def test_takes_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text('{"text": "Hi.", "codes": [[1]]}')
@@ -141,6 +183,7 @@ def test_the_best_of_some(tmp_path: Path) -> None:
     facts = json.loads(said.stdout)
     ranking = shared_drama().best_of("Hello.", 3, seed=1, max_frames=facts["frames"])
     assert facts["seed"] == ranking.best.seed
+    assert facts["codec_ms"] > 0
     with wave.open(str(tmp_path / "best.wav")) as audio:
         assert audio.getnframes() == facts["frames"] * 2048
     with pytest.raises(RequestError, match="say how many by --best-of"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rt_drama3 import takes
+from rt_drama3.best_of import summaries
 from rt_drama3.drama3 import Take
 from rt_drama3.engine import Engine
 from rt_drama3.errors import RequestError
@@ -41,7 +42,7 @@ def spoken(engine: Engine, text: str, **more: Any) -> Codes:
 
 def welcoming(engine: Engine) -> None:
     """Lets everybody in who finds a slot, however slow this machine is just now."""
-    engine._loop._fits = lambda stream: True  # type: ignore[method-assign]
+    engine._loop._admission.fits = lambda stream: True  # type: ignore[method-assign]
 
 
 def guided_step(strength: float, seed: int, count: int) -> list[list[int]]:
@@ -86,6 +87,23 @@ def test_guidance_of_a_text_without_directions_is_no_guidance() -> None:
             guided = spoken(engine, PLAIN, history=history, guidance=4)
             assert np.array_equal(plain, guided)
             assert engine._loop.maker.last_batch == 1
+
+
+def test_a_voice_without_directions_tells_once_that_guidance_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    drama = new_drama()
+    drama.prompts.reads_directions = False
+    with running(drama, max_streams=1) as engine:  # no second row, and none is needed
+        plain = spoken(engine, DIRECTED)
+        assert not caplog.messages
+        assert np.array_equal(spoken(engine, DIRECTED, guidance=4), plain)
+        (message,) = caplog.messages
+        assert "guidance changes nothing" in message
+        summaries(engine, SpeechRequest(DIRECTED, guidance=4, max_frames=4), 3)
+        assert len(caplog.messages) == 2
+        with pytest.raises(RequestError, match="guidance is 99"):
+            say(engine, DIRECTED, guidance=99)
 
 
 @pytest.mark.parametrize("text", ["[laughs]", "[a [b] c] Hi.", "<w>Hi</w>", "[a] [b] Hi [c]"])
@@ -496,6 +514,9 @@ def test_the_best_take_is_kept() -> None:
         assert np.array_equal(take.codes, expected.codes)
         assert np.allclose(take.audio, expected.audio, atol=1e-4)
         assert take.complete == expected.complete
+        figures = take.figures()  # decoding counts, though it came after the stream
+        assert min(figures.values()) > 0
+        assert 1e3 * take.seconds * figures["rtf"] > figures["codec_ms"]
         lengths[take.seed] = take.codes.shape[1]
     assert len(set(lengths.values())) > 1
     assert ranking.best.codes.shape[1] == max(lengths.values())

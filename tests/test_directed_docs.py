@@ -79,7 +79,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             result = CliRunner().invoke(app, arguments)
             assert result.exit_code == 0, (line, result.output, result.exception)
             count += 1
-    assert count == 6
+    assert count == 8
 
 
 def test_the_artefact_is_one() -> None:

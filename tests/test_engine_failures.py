@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -226,6 +227,27 @@ def test_a_codec_that_fails_ends_that_stream_and_leaves_no_hole(
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize("beside", [True, False], ids=["async", "inline"])
+def test_a_codec_that_fails_at_the_very_end_is_told_as_well(
+    beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is done with the stream by then, which still lacks its last group."""
+    drama = shared_drama()
+    leave = threading.Event()
+
+    def fail(*_: object) -> None:
+        assert not beside or leave.wait(WAIT)
+        raise RuntimeError("cuDNN")
+
+    with running(drama, codec_async=beside) as engine:
+        monkeypatch.setattr(drama.codec, "decode_step", fail)
+        speech = say(engine, TEXT, max_frames=1)
+        until(lambda: not any(engine.streams().values()))
+        leave.set()
+        assert fails(speech, DeviceError, "the stream failed: cuDNN") == 0
+        monkeypatch.undo()
+
+
 def test_an_error_of_the_checkpoint_keeps_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     drama = shared_drama()
     with running(drama) as engine:
@@ -272,6 +294,58 @@ def test_an_engine_that_fails_ends_everything_and_says_so(
         with pytest.raises(DeviceError, match="the engine failed: CUDA error"):
             say(engine, TEXT)
     assert "the engine failed" in caplog.text
+
+
+def test_a_device_that_fails_when_a_slot_is_freed_leaves_nobody_waiting() -> None:
+    """The stream whose slot it was is told of it like the others."""
+    with running(shared_drama(), max_streams=2) as engine:
+        frames = Frames(engine)
+        frames.hold()
+        ending, other = say(engine, TEXT, max_frames=3), say(engine, TEXT, max_frames=None)
+        frames.wait_for_one()
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("CUDA error: an illegal memory access")
+
+        engine._loop.maker.release = broken  # type: ignore[method-assign]
+        frames.free()
+        for speech in (ending, other):
+            with pytest.raises(DeviceError, match=r"the engine failed: CUDA error.*restart"):
+                speech.result(WAIT)
+
+
+def test_a_device_that_fails_while_a_prompt_is_read_ahead_leaves_nobody_waiting() -> None:
+    """What was read ahead cannot be cleared away either."""
+    with running(shared_drama(), prefill_block=16, context=4096, max_streams=2) as engine:
+        long = "A sentence that is a bit longer, so that few of them fill a piece. " * 12
+        ahead, other = say(engine, long, max_frames=None), say(engine, TEXT, max_frames=None)
+        stream = engine._loop.streams[ahead]
+        until(lambda: stream.ahead is not None and stream.ahead.read > 0, "reading ahead")
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("CUDA error: an illegal memory access")
+
+        engine._loop.maker.scrub = broken  # type: ignore[method-assign]
+        engine._loop.maker.frame = broken  # type: ignore[method-assign,assignment]
+        for speech in (ahead, other):
+            with pytest.raises(DeviceError, match=r"the engine failed: CUDA error.*restart"):
+                speech.result(WAIT)
+        assert not engine.wait_until_warm(WAIT)
+
+
+def test_a_failed_engine_keeps_nothing_of_whom_it_refuses() -> None:
+    """An error that is raised again and again would hold every caller's frames and requests."""
+    with running(shared_drama()) as engine:
+        engine._loop.maker.frame = raising(  # type: ignore[method-assign]
+            RuntimeError("no device"), lambda *_: True, max
+        )
+        fails(say(engine, TEXT), DeviceError, "the engine failed")
+        lengths = []
+        for _ in range(3):
+            with pytest.raises(DeviceError, match="the engine failed: no device") as refused:
+                say(engine, TEXT)
+            lengths.append(len(refused.traceback))
+        assert lengths[0] == lengths[2]
 
 
 def test_a_model_that_cannot_even_warm_up_says_so() -> None:

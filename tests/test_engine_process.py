@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import rt_drama3
-from rt_drama3.compute_threads import compute_threads
+from rt_drama3 import engine_loop
+from rt_drama3.compute_threads import compute_threads, use_device
+from rt_drama3.engine import Engine
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.errors import ConfigError, DeviceError
 from rt_drama3.speech import SpeechRequest, check_process
@@ -52,6 +54,22 @@ def test_a_drama_that_is_dropped_gives_threads_and_memory_back(speaking: bool) -
     def gone() -> bool:
         gc.collect()
         return engine() is None and model() is None and own_threads() == before
+
+    until(gone, "letting go")
+
+
+def test_an_engine_that_was_closed_while_somebody_spoke_gives_its_memory_back() -> None:
+    drama = new_drama()
+    engine = Engine(drama, CONFIG)
+    speech = say(engine, "Hello there.", max_frames=None)
+    next(iter(speech))
+    engine.close()
+    held = weakref.ref(engine)
+    del engine, speech
+
+    def gone() -> bool:
+        gc.collect()
+        return held() is None
 
     until(gone, "letting go")
 
@@ -200,3 +218,30 @@ def test_a_drama_computes_with_the_threads_it_was_told(three_threads: None) -> N
 def test_no_thread_at_all_is_refused() -> None:
     with pytest.raises(ConfigError, match="threads is 0"):
         rt_drama3.load(small_directory(), device="cpu", threads=0)
+
+
+# The device of a thread.
+
+
+def test_a_thread_means_the_models_device_where_it_names_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a model on the second GPU, an event of the first would tell of nothing."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    use_device(torch.device("cpu"))
+    use_device(torch.device("cuda:1"))
+    assert chosen == [torch.device("cuda:1")]
+
+
+def test_the_device_thread_uses_the_models_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[tuple[str, torch.device]] = []
+
+    def use(device: torch.device) -> None:
+        used.append((threading.current_thread().name, device))
+
+    monkeypatch.setattr(engine_loop, "use_device", use)
+    drama = new_drama()
+    with Engine(drama, CONFIG) as engine:
+        assert engine.wait_until_warm(WAIT)
+        assert used == [("rt-drama3-engine", drama.model.device)]

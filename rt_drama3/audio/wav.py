@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rt_drama3.audio.pcm import float_to_s16le
 from rt_drama3.audio.resample import check_rate
-from rt_drama3.errors import SinkError
+from rt_drama3.errors import PipeClosed, SinkError
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _UNKNOWN = 0xFFFF_FFFF  # what readers take as "until the end of the file"
@@ -68,9 +68,9 @@ class WavWriter:
                 # Unbuffered, so that after a failure nothing that was refused is in the way.
                 self._file: BinaryIO = open(self._name, "wb", buffering=0)  # noqa: SIM115
             except (OSError, ValueError) as error:
-                raise _cannot_write(self._name, error) from error
+                raise cannot_write(self._name, error) from error
         else:
-            self._name = str(getattr(target, "name", "the output"))
+            self._name = name_of(target)
             self._file = target
         self._closed = False
         try:
@@ -116,7 +116,7 @@ class WavWriter:
             if self._owned:
                 self._file.close()
         except (OSError, ValueError) as error:  # ValueError: the owner closed the file object
-            raise _cannot_write(self._name, error) from error
+            raise cannot_write(self._name, error) from error
         finally:
             self._release()
 
@@ -128,7 +128,7 @@ class WavWriter:
                 self._file.write(data)
             self._file.flush()  # a reader that follows the file is never a few frames behind
         except (OSError, ValueError) as error:
-            raise _cannot_write(self._name, error) from error
+            raise cannot_write(self._name, error) from error
 
     def _keep_what_arrived(self) -> None:
         """Counts the samples of a write that failed half-way."""
@@ -154,6 +154,12 @@ class WavWriter:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def name_of(file: BinaryIO) -> str:
+    """What a file object is called in messages."""
+    name = str(getattr(file, "name", "the output"))
+    return "standard output" if name == "<stdout>" else name
 
 
 def write_all(file: BinaryIO, data: bytes) -> None:
@@ -194,7 +200,7 @@ def write_wav(path: str | os.PathLike[str], samples: NDArray[Any], rate: int) ->
         finally:
             part.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        raise _cannot_write(name, error) from error
+        raise cannot_write(name, error) from error
 
 
 def _write_whole(path: Path, rate: int, pcm: bytes) -> None:
@@ -208,6 +214,9 @@ def _check_size(name: str, data_bytes: int) -> None:
         raise SinkError(f"{name} is full: a WAV file holds at most 4 GiB; start another file.")
 
 
-def _cannot_write(name: str, error: OSError | ValueError) -> SinkError:
+def cannot_write(name: str, error: OSError | ValueError) -> SinkError:
+    """Why a file or a pipe takes no more, in one sentence with the remedy."""
+    if isinstance(error, BrokenPipeError):
+        return PipeClosed(f"The reader of {name} has gone away; nothing more was written.")
     reason = getattr(error, "strerror", None) or str(error)
     return SinkError(f"{name} cannot be written: {reason}. Choose another file or folder.")

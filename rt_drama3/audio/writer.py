@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
 from rt_drama3.audio.stream_resample import StreamResampler
-from rt_drama3.audio.wav import WavWriter
+from rt_drama3.audio.wav import WavWriter, cannot_write
 from rt_drama3.errors import RequestError, SinkError
 
 # Endings of file names and the names of their formats in ``FORMATS``.
@@ -135,4 +135,6 @@ class AudioWriter:
             self._file.close()
 
     def _failed(self, error: OSError | ValueError) -> SinkError:
+        if isinstance(error, BrokenPipeError):
+            return cannot_write(self._name, error)
         return SinkError(f"cannot write {self._name}: {error}; choose another file or make room.")

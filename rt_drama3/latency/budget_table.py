@@ -55,9 +55,12 @@ def write(file: Path, results: Sequence[Result]) -> None:
     """Puts the table between the two marks of a file.
 
     Raises:
-        RequestError: the file has no such marks.
+        RequestError: the file cannot be read, or has no such marks.
     """
-    text = file.read_text(encoding="utf-8")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"cannot read {file}: {error.strerror}; check the path.") from error
     start, end = text.find(BEGIN), text.find(END)
     if start < 0 or end < start:
         raise RequestError(f"{file} has no {BEGIN} and {END} behind it to put the table between.")

@@ -7,7 +7,7 @@ our server takes beyond that is its own.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import contextlib
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 import msgpack
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
+
+from rt_drama3.latency import beside
 
 LARGEST = 64 << 20  # bytes of the message that brings the others
 
@@ -25,14 +27,12 @@ def measure(messages: Sequence[tuple[float, bytes]]) -> list[float]:
     Args:
         messages: when each came, in seconds, and its bytes.
     """
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there,))
-    process.start()
+    process, pipe = beside.start(_serve)
     try:
-        return asyncio.run(_client(here.recv(), messages))
+        return asyncio.run(_client(beside.told(pipe), messages))
     finally:
-        here.send("end")
+        with contextlib.suppress(OSError):  # it has died
+            pipe.send("end")
         process.join(10)
         if process.is_alive():
             process.kill()

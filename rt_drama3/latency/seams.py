@@ -20,6 +20,7 @@ QUIET = 1e-4  # of full scale: what a hole is made of
 LOUD = 0.01  # a hole has sound at one of its edges
 HOLE = 0.005  # seconds: shorter ones are zero crossings
 ALIKE = 1e-3  # relative difference of a block to its repetition
+_STEP = 0.005  # seconds whose level tells whether somebody speaks
 _NEAR = 3  # samples on either side of a joint that belong to it
 _APART = 0.001  # seconds on either side that are not its surroundings: a click may last a little
 
@@ -96,6 +97,27 @@ def hole(pcm: Samples, seam: int, rate: int) -> Fault | None:
     edge = round(0.001 * rate)
     cut = max(np.abs(pcm[max(0, first - edge) : first]).max(), np.abs(pcm[last:][:edge]).max())
     return Fault("hole", seam, 1e3 * length / rate) if cut >= LOUD else None
+
+
+def pause(pcm: Samples, seam: int, rate: int) -> float:
+    """Milliseconds without speech around a joint: what a listener takes for a pause there.
+
+    Args:
+        pcm: float32 ``[samples]`` within -1..1.
+        seam: number of the sample that begins the new piece.
+        rate: samples per second.
+    """
+    step = round(_STEP * rate)
+    first, last = seam, seam  # of the quiet around the joint
+    while first > 0 and _level(pcm[max(0, first - step) : first]) < LOUD:
+        first = max(0, first - step)
+    while last < len(pcm) and _level(pcm[last : last + step]) < LOUD:
+        last = min(len(pcm), last + step)
+    return 1e3 * (last - first) / rate
+
+
+def _level(pcm: Samples) -> float:
+    return float(np.sqrt(np.mean(np.square(pcm, dtype=np.float64))))
 
 
 def repeat(pcm: Samples, before: int, seam: int, after: int, rate: int) -> Fault | None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 import rt_drama3
 from rt_drama3.engine_config import EngineConfig
+from rt_drama3.latency import beside
 from rt_drama3.latency.environment import environment
 from rt_drama3.protocol import NativeUtterance, StampsLike
 from rt_drama3.server import Server, ServerConfig, create_app
@@ -197,8 +197,9 @@ async def _speak(
             messages.append((now, data))
         if message["type"] == "audio":
             came.append((message["id"], message["seq"], now, message["samples"] / rate))
-        elif message["type"] in ("done", "error"):
+        elif message["type"] == "done":
             return came
+        _check(message)
 
 
 def _realtime(came: list[Came]) -> bool:
@@ -224,6 +225,13 @@ async def _first_audio(socket: ClientConnection, rate: int) -> float:
             mine = message["id"]
         elif message["type"] == "audio" and message["id"] == mine:
             return 1e3 * (time.monotonic() - began)
+        _check(message)
+
+
+def _check(message: dict[str, Any]) -> None:
+    """Ends this process where the server could not speak: there is nothing to measure."""
+    if message["type"] == "error":
+        raise RuntimeError(f"the server refused: {message.get('code')}: {message.get('message')}")
 
 
 async def _barge_in(socket: ClientConnection) -> float:
@@ -274,13 +282,9 @@ def measure(
         while server.loop is None:
             time.sleep(0.01)
         ticking = asyncio.run_coroutine_threadsafe(watch.tick(), server.loop)
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        arguments = (server.port, streams, rate, most, large, there)
-        process = context.Process(target=client, args=arguments)
-        process.start()
+        process, pipe = beside.start(client, server.port, streams, rate, most, large)
         try:
-            told = here.recv()
+            found = beside.told(pipe)
         finally:
             process.join(10)
             ticking.cancel()
@@ -291,23 +295,23 @@ def measure(
         drama.close()
     added = [
         1e3 * (at - watch.decoded[name, seq])
-        for name, seq, at, _ in told["came"]
+        for name, seq, at, _ in found["came"]
         if (name, seq) in watch.decoded
     ]
-    usual = statistics.median(told["idle"])
+    usual = statistics.median(found["idle"])
     return Measured(
         [
-            figure("added", added, ADDED_ONE if told["streams"] == 1 else ADDED_MANY),
+            figure("added", added, ADDED_ONE if found["streams"] == 1 else ADDED_MANY),
             figure("event loop late", watch.late, BLOCKED, "longest"),
             figure("event loop computing", watch.busy, BLOCKED, "longest"),
-            figure("barge-in to cancelled", told["cancels"], frame + 2),
-            figure("first audio, idle", told["idle"]),
-            figure("  after cancelled", told["after"], AS_FAST * usual, "p50"),
-            figure("  at once", told["at_once"], AS_FAST * usual + frame + 2, "p50"),
+            figure("barge-in to cancelled", found["cancels"], frame + 2),
+            figure("first audio, idle", found["idle"]),
+            figure("  after cancelled", found["after"], AS_FAST * usual, "p50"),
+            figure("  at once", found["at_once"], AS_FAST * usual + frame + 2, "p50"),
         ],
         mode,
-        told["streams"],
-        told["messages"],
+        found["streams"],
+        found["messages"],
     )
 
 

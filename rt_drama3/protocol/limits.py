@@ -54,8 +54,9 @@ class ProtocolLimits:
         message_burst: what it may send at once.
         errors: refused messages between two accepted starts, before the connection is ended.
         late_messages: text for an utterance that ended, dropped without an error.
-        idle_seconds: without a message or an utterance before the server may close. It is only
-            announced here; whoever owns the socket keeps the time.
+        idle_seconds: without a message of the client and without audio for it, also where an
+            utterance is open, before the server may close. It is only announced here; whoever owns
+            the socket keeps the time.
     """
 
     message_bytes: int = 16 << 20

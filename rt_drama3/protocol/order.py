@@ -34,17 +34,25 @@ class Reference:
         audio: an audio file in memory; None where there are codes or a URL.
         codes: int64 ``[num_codebooks, frames]``, not yet checked against the codebooks' sizes.
         url: where the audio is; a server that fetches it puts ``audio`` in its place.
+        samples: what was read of the audio, float32 ``[samples]``, and their rate in Hz; a server
+            that reads it puts them in the place of ``audio``.
     """
 
     text: str
     audio: bytes | None = field(default=None, repr=False)
     codes: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     url: str = field(default="", repr=False)
+    samples: tuple[npt.NDArray[np.float32], int] | None = field(default=None, repr=False)
 
     @property
-    def source(self) -> tuple[str, bytes | npt.NDArray[np.int64] | None]:
-        """As the engine's requests want it."""
-        return self.text, self.codes if self.audio is None else self.audio
+    def sound(self) -> bytes | tuple[npt.NDArray[np.float32], int] | None:
+        """The audio, read or not; None where there is none."""
+        return self.audio if self.samples is None else self.samples
+
+    @property
+    def source(self) -> tuple[str, Any]:
+        """As the engine's requests want it: the text, and audio or codes."""
+        return self.text, self.codes if self.sound is None else self.sound
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class Directing:
 
     def settings(self) -> Mapping[str, Any]:
         """Keywords of the engine's ``SpeechRequest``."""
-        takes = tuple(PreviousTake(t.text, t.codes, t.audio) for t in self.previous_takes)
+        takes = tuple(PreviousTake(t.text, t.codes, t.sound) for t in self.previous_takes)
         return {"guidance": self.guidance, "steering": self.steering, "previous_takes": takes}
 
 

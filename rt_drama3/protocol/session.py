@@ -58,7 +58,7 @@ class Session(ABC, Generic[U]):
 
     @property
     def idle(self) -> bool:
-        """Whether no utterance is open; the time limit of idle connections counts then.
+        """Whether no utterance is open.
 
         Clients of Fish's dialect that never stop keep one open for hours: only its stream tells
         whether anything is being spoken.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 NO_ROUTE = "no_such_route"
 EXPOSED = ["X-Request-Id", "X-Sample-Rate", "X-Channels", "X-Bit-Depth", "X-Notice", "Retry-After"]
-SAFE = ["Authorization", "Content-Type", "Model", "X-Request-Id"]
 
 
 def create_app(
@@ -65,7 +64,7 @@ def create_app(
         CORSMiddleware,
         allow_origins=list(settings.cors_origins),
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=SAFE,
+        allow_headers=["*"],  # SDKs add their own; who may call is told by the origin
         expose_headers=EXPOSED,
     )
     app = Starlette(

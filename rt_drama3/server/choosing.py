@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rt_drama3.best_of import Chosen, duration_sanity, rank
+from rt_drama3.best_of import Chosen, decoded, duration_sanity, rank
 from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
 
 if TYPE_CHECKING:
-    from rt_drama3.drama3 import Drama3
+    from rt_drama3.drama3 import Drama3, Take
     from rt_drama3.engine import Engine
 
 InThread = Callable[..., Awaitable[Any]]
 
 
 async def choose(
-    drama: Drama3, engine: Engine, request: SpeechRequest, count: int, in_thread: InThread
+    drama: Drama3,
+    engine: Engine,
+    request: SpeechRequest,
+    count: int,
+    in_thread: InThread,
+    in_turn: InThread,
 ) -> Chosen:
     """Makes takes as codes, in half of the engine's places at most, and keeps the best.
 
@@ -27,7 +33,9 @@ async def choose(
         drama, engine: that speak.
         request: whose seed is that of the first take.
         count: takes.
-        in_thread: runs what takes long.
+        in_thread: runs what takes longer than the event loop may be held.
+        in_turn: runs what takes seconds, one at a time: decoding all takes of a request does, and
+            must not keep the threads that open everybody's streams.
 
     Raises:
         RtDrama3Error: one of them failed; the others are stopped, as they are when this is.
@@ -40,19 +48,28 @@ async def choose(
             if number >= most:
                 await opened[number - most].summary()
             wanted = replace(request, seed=seed + number, audio=False)
-            opened.append(await in_thread(engine.open, wanted))
+            opened.append(await _open(engine, wanted, in_thread))
         found = [await speech.summary() for speech in opened]
     finally:
         for speech in opened:
             speech.cancel()
 
-    from rt_drama3.drama3 import Take  # not with this module: it brings torch
-
     def best(summaries: list[SpeechSummary]) -> Take:
-        takes = [
-            Take(s.text, s.codes, drama.decode(s.codes), s.sample_rate, s.seed, s.complete)
-            for s in summaries
-        ]
-        return rank(takes, duration_sanity).best
+        return rank([decoded(drama, summary) for summary in summaries], duration_sanity).best
 
-    return Chosen(await in_thread(best, found), started)
+    return Chosen(await in_turn(best, found), started)
+
+
+async def _open(engine: Engine, wanted: SpeechRequest, in_thread: InThread) -> Speech:
+    """Opens a stream; who is cancelled meanwhile leaves none behind."""
+    opening: asyncio.Future[Speech] = asyncio.ensure_future(in_thread(engine.open, wanted))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_abandon)
+        raise
+
+
+def _abandon(opening: asyncio.Future[Speech]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().cancel()

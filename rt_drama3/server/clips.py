@@ -1,7 +1,8 @@
-"""check_clips: whether the references of an order can be used, before a stream waits for them."""
+"""read_clips: whether the references of an order can be used, before a stream waits for them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,38 +18,56 @@ if TYPE_CHECKING:
 
 Samples = npt.NDArray[np.float32]
 
+KEPT_BYTES = 16 << 20  # of samples, for each order: as much as a message brings at the most
 
-def check_clips(order: SpeechOrder, drama: Drama3, max_seconds: float) -> None:
-    """Reads every clip once, so that a bad one is told at once and by its place in the request.
 
-    The engine reads them again when their turn comes: samples of many clips would be far larger to
-    keep than their files. Also done for a model that follows none, so that a client that works
-    with it works with others. Takes up to some tenths of a second; not for the event loop.
+def read_clips(order: SpeechOrder, drama: Drama3, max_seconds: float) -> SpeechOrder:
+    """Reads every clip, so that a bad one is told at once and by its place in the request.
+
+    Also done for a model that follows none, so that a client that works with it works with others.
+    Takes up to some tenths of a second; not for the event loop.
 
     Args:
         order: its URLs were fetched.
         drama: whose codes they would be.
         max_seconds: of one clip.
 
+    Returns:
+        The order with samples in the place of files, so that the engine need not read them again.
+        Beyond ``KEPT_BYTES`` it has to: waiting streams would take far more memory than their files
+        do.
+
     Raises:
         Refused: ``bad_reference``.
     """
-    for what, clips in (
-        ("references", order.references),
-        ("history", order.history),
-        ("previous_takes", order.directing.previous_takes),
-    ):
+    room = KEPT_BYTES
+
+    def read(clips: tuple[Reference, ...], what: str) -> tuple[Reference, ...]:
+        nonlocal room
+        found = list(clips)
         for number, clip in enumerate(clips):
             name = f"{what}[{number}]"
-            if clip.codes is None:
-                if clip.audio is None:
-                    continue  # a take that is text alone
-                read_clip(clip, name, max_seconds)
-                continue
-            try:
-                check_codes(clip.codes, drama.config, name)
-            except RequestError as error:
-                raise Refused("bad_reference", str(error)) from error
+            if clip.codes is not None:
+                _check_codes(clip.codes, drama, name)
+            elif clip.audio is not None:  # otherwise it is a take that is text alone
+                samples, rate = read_clip(clip, name, max_seconds)
+                if samples.nbytes <= room:
+                    room -= samples.nbytes
+                    found[number] = replace(clip, audio=None, samples=(samples, rate))
+        return tuple(found)
+
+    references = read(order.references, "references")
+    history = read(order.history, "history")
+    takes = read(order.directing.previous_takes, "previous_takes")
+    directing = replace(order.directing, previous_takes=takes)
+    return replace(order, references=references, history=history, directing=directing)
+
+
+def _check_codes(codes: npt.NDArray[np.int64], drama: Drama3, name: str) -> None:
+    try:
+        check_codes(codes, drama.config, name)
+    except RequestError as error:
+        raise Refused("bad_reference", str(error)) from error
 
 
 def read_clip(clip: Reference, name: str, max_seconds: float) -> tuple[Samples, int]:

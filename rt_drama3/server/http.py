@@ -37,6 +37,7 @@ from rt_drama3.protocol import (
     take_of,
 )
 from rt_drama3.server.guards import CUT_OFF, CutOff
+from rt_drama3.server.origins import check_request
 from rt_drama3.server.outgoing import Pace, Playback
 from rt_drama3.server.service import Opened, Service
 
@@ -162,6 +163,7 @@ async def _speech(
     with contextlib.ExitStack() as until_over:
         try:
             service.check_key(request.headers.get("authorization"))
+            check_request(service.config, request.headers.get("origin"))
             service.check_ready()
             until_over.enter_context(service.client(address, route))
             order = await service.unpack(parse, await read_limited(request, service))

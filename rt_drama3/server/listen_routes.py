@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +17,6 @@ from rt_drama3.protocol import (
     Hush,
     ListenOptions,
     ListenSession,
-    Refused,
     Send,
     as_refused,
     error_headers,
@@ -27,9 +24,8 @@ from rt_drama3.protocol import (
     new_request_id,
 )
 from rt_drama3.protocol.fields import Fields
-from rt_drama3.protocol.refusals import show
 from rt_drama3.protocol.wire import parse_json
-from rt_drama3.server import browser_keys
+from rt_drama3.server import browser_keys, origins
 from rt_drama3.server.http import error_response, read_body, request_id, service_of
 from rt_drama3.server.hub import Hub
 from rt_drama3.server.outbox import ANSWER_BYTES, Outbox
@@ -43,38 +39,6 @@ LARGEST_STOP = 1_024  # bytes of its body
 CLOSE_SECONDS = 5.0  # for the last words and the close frame to leave
 
 
-def check_page(service: Service, origin: str | None, host: str | None) -> None:
-    """Checks ``Origin`` where a page of somebody else's would eavesdrop.
-
-    A browser lets any page open a WebSocket to this machine. So a page has to be the server's own,
-    under an address that no foreign name can be made to point at, or one that is allowed.
-
-    Raises:
-        Refused: ``forbidden``.
-    """
-    allowed = service.config.allowed_origins
-    if origin is None or origin in allowed or "*" in allowed:
-        return
-    try:
-        there = urlsplit(origin)
-        own = there.scheme in ("http", "https") and there.netloc == host
-        name = there.hostname or ""
-    except ValueError:
-        own, name = False, ""
-    if not own or not (name == "localhost" or _is_address(name)):
-        raise Refused(
-            "forbidden", f"origin {show(origin)} is not allowed; allowed_origins may name it."
-        )
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 async def listen(websocket: WebSocket) -> None:
     """``WS /v1/listen``."""
     service: Service = websocket.app.state.service
@@ -84,7 +48,8 @@ async def listen(websocket: WebSocket) -> None:
     name = new_request_id()
     try:
         service.check_key(browser_keys.authorization(websocket))
-        check_page(service, websocket.headers.get("origin"), websocket.headers.get("host"))
+        origin, host = websocket.headers.get("origin"), websocket.headers.get("host")
+        origins.check_listener(service.config, origin, host)
         service.check_ready()
         options = ListenOptions.read(
             websocket.query_params, service.facts, service.config.sink_mode
@@ -207,7 +172,8 @@ async def stop(request: Request) -> Response:
     assert hub is not None  # else there is no such route
     try:
         service.check_key(request.headers.get("authorization"))
-        check_page(service, request.headers.get("origin"), request.headers.get("host"))
+        origin, host = request.headers.get("origin"), request.headers.get("host")
+        origins.check_listener(service.config, origin, host)
         # Connections are not counted here: it has to work where there are too many.
         body = b"".join(await read_body(request, LARGEST_STOP, service.config.body_seconds))
         cancel = Fields(parse_json(body, service.limits)).flag("cancel") if body else False

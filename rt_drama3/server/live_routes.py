@@ -19,7 +19,7 @@ from rt_drama3.protocol import (
     fish_error,
     new_request_id,
 )
-from rt_drama3.server import browser_keys
+from rt_drama3.server import browser_keys, origins
 from rt_drama3.server.live import LiveConnection
 from rt_drama3.server.service import Service
 
@@ -53,7 +53,7 @@ async def _serve(
     connection_id = new_request_id()
     try:
         service.check_key(browser_keys.authorization(websocket))
-        service.check_origin(websocket.headers.get("origin"))
+        origins.check_handshake(service.config, websocket.headers.get("origin"))
         service.check_ready()
         with service.client(address, route):
             idle = f"{service.limits.idle_seconds:g}".encode()

@@ -8,6 +8,7 @@ from rt_drama3.directions import Tokenizer
 from rt_drama3.spoken_words import spoken_words
 
 FIXED_VOICE = "this model has one fixed voice: voices and references are accepted, not followed."
+NO_DIRECTIONS = "this model was taught no directions: guidance is accepted, and changes nothing."
 UNREADABLE = "this model does not know the script of the text: most of its letters are left out."
 LOOKED_AT = 60  # characters of a text; a normalizer may have thousands of rules
 LATIN = "\u024f"  # and what is below it

@@ -24,6 +24,7 @@ from rt_drama3.server.http import (
 )
 from rt_drama3.server.notices import FIXED_VOICE
 from rt_drama3.server.openapi import document
+from rt_drama3.server.origins import check_request
 
 VOICE_TYPES = (
     "Send application/json or application/msgpack; or the clip itself as audio/* or "
@@ -41,8 +42,8 @@ async def ready(request: Request) -> Response:
     service = service_of(request)
     if service.ready:
         return JSONResponse({"status": "ready", "model": service.facts.name})
-    state = "stopping" if service.draining else "failed" if service.failed else "loading"
-    return JSONResponse({"status": state, "message": service.failed}, 503, {"Retry-After": "1"})
+    state = "stopping" if service.draining else "failed" if service.broken else "loading"
+    return JSONResponse({"status": state, "message": service.broken}, 503, {"Retry-After": "1"})
 
 
 async def openapi(request: Request) -> Response:
@@ -87,6 +88,7 @@ async def add_voice(request: Request) -> Response:
     service, name = service_of(request), request_id(request)
     try:
         service.check_key(request.headers.get("authorization"))
+        check_request(service.config, request.headers.get("origin"))
         drama = service.check_ready()
         address = request.client.host if request.client else ""
         with service.client(address, "/v1/voices"):
@@ -110,6 +112,7 @@ async def one_voice(request: Request) -> Response:
     service, name = service_of(request), request_id(request)
     try:
         service.check_key(request.headers.get("authorization"))
+        check_request(service.config, request.headers.get("origin"))
         wanted = request.path_params["name"]
         voice = service.voices.get(wanted)
         if voice is None:

@@ -163,13 +163,19 @@ class Server:
             drama = load()
             if not drama.engine.wait_until_warm():
                 raise DeviceError("the engine failed while it warmed up; the log has the details.")
+            self.service.attach(drama, drama.engine)
         except RtDrama3Error as error:
-            self.service.failed = "the model could not be loaded."
-            self._failure = error
-            self.stop()
-            return
-        self.service.attach(drama, drama.engine)
-        log.info("ready", extra={"fields": {"model": self.service.facts.name}})
+            self._fail(error)
+        except Exception as error:  # else the server would say for ever that it is loading
+            log.error("loading failed", exc_info=error)
+            self._fail(DeviceError(f"the model could not be loaded: {error!r}; see the log."))
+        else:
+            log.info("ready", extra={"fields": {"model": self.service.facts.name}})
+
+    def _fail(self, error: RtDrama3Error) -> None:
+        self.service.failed = "the model could not be loaded."
+        self._failure = error
+        self.stop()
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -38,7 +38,8 @@ class ServerConfig:
         insecure: listen beyond loopback without a key.
         cors_origins: web pages from these origins may call the HTTP routes; ``*`` is any.
         allowed_origins: WebSocket handshakes with an ``Origin`` other than these are refused;
-            none means that it is not looked at.
+            none means pages of this machine where there is neither ``api_keys`` nor ``insecure``,
+            and else any (see ``origins``).
         connections: WebSockets and speech requests that may be open in all.
         connections_per_client: and of one client (address).
         slow_seconds: how far the reading of a client may fall behind realtime, in all, once its

@@ -17,14 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from rt_drama3.errors import DeviceError
 from rt_drama3.protocol import ModelFacts, Outcome, Reference, Refused, SpeechOrder, as_speaker
 from rt_drama3.protocol.order import checked_audio
 from rt_drama3.server.choosing import choose
-from rt_drama3.server.clips import check_clips
+from rt_drama3.server.clips import read_clips
 from rt_drama3.server.fetch import Fetcher
 from rt_drama3.server.hub import make_hub
 from rt_drama3.server.metrics import Metrics
-from rt_drama3.server.notices import FIXED_VOICE, UNREADABLE, is_unreadable
+from rt_drama3.server.notices import FIXED_VOICE, NO_DIRECTIONS, UNREADABLE, is_unreadable
 from rt_drama3.server.outgoing import Outgoing
 from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.voices import VoiceStore
@@ -131,14 +132,23 @@ class Service:
         engine = self._engine
         return engine is not None and engine.wait_until_warm(0) and not self.draining
 
+    @property
+    def broken(self) -> str | None:
+        """Why this process will never speak again; None while it speaks, or may yet."""
+        failure = None if self._engine is None else self._engine.failure
+        return self.failed if failure is None else str(failure)
+
     def check_ready(self) -> Drama3:
         """Returns the model.
 
         Raises:
             Refused: ``not_ready`` or ``shutting_down``.
+            DeviceError: the engine failed for good.
         """
         if self.draining:
             raise Refused("shutting_down", "the server is stopping.")
+        if self._engine is not None and self._engine.failure is not None:
+            raise DeviceError(str(self._engine.failure))  # one of its own: each keeps its frames
         if self._drama is None or not self.ready:
             raise Refused("not_ready", self.failed or "the model is still being loaded.")
         return self._drama
@@ -165,7 +175,9 @@ class Service:
         if opened.request is None or not order.best_of:
             return opened
         assert self._engine is not None
-        chosen = await choose(drama, self._engine, opened.request, order.best_of, self.in_thread)
+        chosen = await choose(
+            drama, self._engine, opened.request, order.best_of, self.in_thread, self.encode
+        )
         return replace(opened, chosen=chosen)
 
     async def fetched(self, clips: tuple[Reference, ...]) -> tuple[Reference, ...]:
@@ -223,11 +235,14 @@ class Service:
                 (as_speaker(text, number) if several else text, codes)
                 for text, codes in voice.references
             ]
+        order = read_clips(order, drama, self.limits.reference_seconds)
         references += [clip.source for clip in order.references]
-        check_clips(order, drama, self.limits.reference_seconds)
         if drama.fixed_voice and (order.references or spoken_by):
             order = replace(order, notices=(*order.notices, FIXED_VOICE))
             references = []
+        if order.directing.guidance and not drama.prompts.reads_directions:
+            directing = replace(order.directing, guidance=None)
+            order = replace(order, notices=(*order.notices, NO_DIRECTIONS), directing=directing)
         if is_unreadable(order.text, drama.prompts.tokenizer):
             order = replace(order, notices=(*order.notices, UNREADABLE))
         speech = request = None
@@ -296,16 +311,6 @@ class Service:
         if scheme.lower() != "bearer" or not any(matches):
             what = "no API key came" if not key else "the API key is not known"
             raise Refused("unauthorized", f"{what}.")
-
-    def check_origin(self, origin: str | None) -> None:
-        """Checks ``Origin`` of a WebSocket handshake.
-
-        Raises:
-            Refused: ``forbidden``.
-        """
-        allowed = self.config.allowed_origins
-        if allowed and origin is not None and origin not in allowed and "*" not in allowed:
-            raise Refused("forbidden", f"origin {origin!r} is not allowed.")
 
     @contextmanager
     def client(self, address: str, route: str) -> Iterator[None]:

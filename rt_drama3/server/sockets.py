@@ -158,7 +158,9 @@ def listen(host: str, port: int, send_buffer: int) -> socket.socket:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, number, _, address = found[0]
+        # Of "localhost", some systems tell ::1 first, and everybody writes 127.0.0.1.
+        first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        family, kind, number, _, address = first
         listener = socket.socket(family, kind, number)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}: {error.strerror or error}.") from error

@@ -13,6 +13,7 @@ import os
 import tempfile
 import threading
 import time
+import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# What a file that somebody cut short, or wrote by hand, can raise when it is read.
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile)
 Codes = npt.NDArray[np.int64]
 
 
@@ -86,7 +89,8 @@ class VoiceStore:
     def __init__(self, folder: Path, most: int) -> None:
         self._folder = folder
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while files are written, which may take long
+        # Replaced and never changed: the event loop looks into it without waiting for a disk.
         self._voices: dict[str, Voice] = {}
 
     def adopt(self, drama: Drama3) -> None:
@@ -95,7 +99,7 @@ class VoiceStore:
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
             try:
                 voice = _read(path)
-            except (OSError, ValueError, TypeError, KeyError) as error:
+            except _DAMAGED as error:
                 log.warning("voice file %s cannot be used: %s", path.name, error)
                 continue
             fits = (drama.sample_rate, drama.config.num_codebooks)
@@ -112,8 +116,7 @@ class VoiceStore:
 
     def all(self) -> list[Voice]:
         """Every voice, by name."""
-        with self._lock:
-            return sorted(self._voices.values(), key=lambda voice: voice.name)
+        return sorted(self._voices.values(), key=lambda voice: voice.name)
 
     def add(
         self, name: str, clips: tuple[Reference, ...], drama: Drama3, max_seconds: float
@@ -124,9 +127,11 @@ class VoiceStore:
             RequestError: a clip cannot be used, or too many voices are stored.
             StorageFailed: the folder cannot be written.
         """
-        with self._lock:
-            if name not in self._voices and len(self._voices) >= self._most:
-                raise RequestError(f"{self._most} voices are stored, which is all that may be.")
+        if name not in self._voices and len(self._voices) >= self._most:
+            raise RequestError(
+                f"{self._most} voices are stored, which is all that may be; delete one, or let "
+                "the operator raise max_voices."
+            )
         codes, seconds = [], 0.0
         for number, clip in enumerate(clips):
             what = "the clip" if len(clips) == 1 else f"references[{number}]"
@@ -150,17 +155,25 @@ class VoiceStore:
             except OSError as error:
                 log.error("a voice cannot be stored in %s: %s", self._folder, error)
                 raise StorageFailed(f"{self._folder} cannot be written: {error}") from error
-            self._voices[name] = voice
+            self._voices = {**self._voices, name: voice}
         return voice
 
     def remove(self, name: str) -> bool:
-        """Forgets a voice; false when there was none."""
+        """Forgets a voice; false when there was none.
+
+        Raises:
+            StorageFailed: its files cannot be removed; it is still there.
+        """
         with self._lock:
-            if self._voices.pop(name, None) is None:
+            if name not in self._voices:
                 return False
-            for suffix in (".json", ".npz"):
-                with contextlib.suppress(FileNotFoundError):
-                    self._path(name, suffix).unlink()
+            try:  # the json first: without it, what is left is no voice
+                for suffix in (".json", ".npz"):
+                    self._path(name, suffix).unlink(missing_ok=True)
+            except OSError as error:
+                log.error("a voice cannot be removed from %s: %s", self._folder, error)
+                raise StorageFailed(f"{self._folder} cannot be written: {error}") from error
+            self._voices = {key: one for key, one in self._voices.items() if key != name}
             return True
 
     def _path(self, name: str, suffix: str) -> Path:

@@ -5,6 +5,7 @@
 are loaded when a device is opened, not before.
 """
 
+from rt_drama3.errors import PipeClosed
 from rt_drama3.sinks.async_sink import AsyncSink
 from rt_drama3.sinks.choose import make_sink
 from rt_drama3.sinks.files import EncodedSink, WavSink
@@ -12,7 +13,7 @@ from rt_drama3.sinks.microphone import MicSink, microphone
 from rt_drama3.sinks.mix_input import MixInput
 from rt_drama3.sinks.mixer import Mixer
 from rt_drama3.sinks.pcm_format import PcmFormat
-from rt_drama3.sinks.sink import PipeClosed, Sink, SinkStats
+from rt_drama3.sinks.sink import Sink, SinkStats
 from rt_drama3.sinks.speaker import SpeakerSink
 from rt_drama3.sinks.tee import Tee
 from rt_drama3.sinks.wav_repair import WavRepair, repair_wav

@@ -157,6 +157,7 @@ class DeviceSink(Sink):
                 return
             self._format = None
             self._close_device()
+            self._resamplers = []  # whose library complains of those that outlive it
             self._failure = None
             self._tried = 0.0
 

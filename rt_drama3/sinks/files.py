@@ -14,11 +14,11 @@ import numpy as np
 
 from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
 from rt_drama3.audio.stream_resample import StreamResampler
-from rt_drama3.audio.wav import wav_header, write_all
+from rt_drama3.audio.wav import cannot_write, name_of, wav_header, write_all
 from rt_drama3.audio.writer import rate_for
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks.pcm_format import Pcm, PcmFormat, to_int16, with_channels
-from rt_drama3.sinks.sink import FADE_MS, PipeClosed, Sink, SinkStats, already_open, not_open
+from rt_drama3.sinks.sink import FADE_MS, Sink, SinkStats, already_open, not_open
 
 STDOUT = "-"
 _HEADER_SECONDS = 0.25  # of sound between two updates of a WAV file's sizes
@@ -47,7 +47,7 @@ class ByteSink(Sink):
         if isinstance(target, str | os.PathLike):
             self.name = "standard output" if os.fspath(target) == STDOUT else os.fspath(target)
         else:
-            self.name = str(getattr(target, "name", "the output"))
+            self.name = name_of(target)
 
     @abstractmethod
     def _begin(self, format: PcmFormat) -> None:
@@ -133,10 +133,7 @@ class ByteSink(Sink):
             raise self._failed(error) from error
 
     def _failed(self, error: OSError | ValueError) -> SinkError:
-        if isinstance(error, BrokenPipeError):
-            return PipeClosed(f"The reader of {self.name} has gone away; nothing more was written.")
-        reason = getattr(error, "strerror", None) or str(error)
-        return SinkError(f"{self.name} cannot be written: {reason}. Choose another file or folder.")
+        return cannot_write(self.name, error)
 
     def _release(self) -> None:
         file, owned = self._file, self._owned

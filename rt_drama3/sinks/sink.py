@@ -30,10 +30,6 @@ from rt_drama3.sinks.pcm_format import Pcm, PcmFormat
 FADE_MS = 20.0
 
 
-class PipeClosed(SinkError):  # noqa: N818 - the name is the condition
-    """The reader of a pipe has gone away: usually a player that was closed."""
-
-
 @dataclass(frozen=True)
 class SinkStats:
     """How a sink is doing.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import methodcaller
 from typing import Any
 
-from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.errors import PipeClosed, RequestError, SinkError
 from rt_drama3.sinks.pcm_format import Pcm, PcmFormat
 from rt_drama3.sinks.sink import FADE_MS, Sink, SinkStats, not_open
 
@@ -18,9 +18,10 @@ _PIECE_SECONDS = 0.02  # so that a device that waits for room does not starve th
 class Tee(Sink):
     """Gives everything to every sink; one that fails is left out while the others go on.
 
-    The pace is the slowest one's. A failure is logged, kept in ``errors`` and told to ``failed``. A
-    device gets another chance with the next take; a file, which would have a hole, and a sink that
-    could not be opened get none before the next ``open``. When none is left, ``write`` raises.
+    The pace is the slowest one's. A failure is kept in ``errors`` and told to ``failed``, or logged
+    where there is no such callback. A device gets another chance with the next take; a file, which
+    would have a hole, and a sink that could not be opened get none before the next ``open``. When
+    none is left, ``write`` raises.
 
     Args:
         sinks: in the order in which they are written; at least one.
@@ -119,7 +120,7 @@ class Tee(Sink):
     def _note(self, place: int, error: SinkError) -> None:
         sink = self.sinks[place]
         self._out.add(place)
-        if str(self.errors.get(sink.name)) != str(error):
+        if self._failed is None and str(self.errors.get(sink.name)) != str(error):
             _log.warning("%s", error)
         self.errors[sink.name] = error
         if self._failed is not None:
@@ -137,4 +138,16 @@ class Tee(Sink):
 
     def _check_any(self) -> None:
         if not self._opened - self._out:
-            raise SinkError(" ".join(str(error) for error in self.errors.values()))
+            raise together(self.errors.values())
+
+
+def together(errors: Iterable[SinkError]) -> SinkError:
+    """Several failures as one; what failed of the same cause is told once.
+
+    Returns:
+        ``PipeClosed`` where nothing but readers that have gone away is among them.
+    """
+    found = list(errors)
+    words = " ".join(dict.fromkeys(map(str, found)))
+    gone = all(isinstance(error, PipeClosed) for error in found)
+    return PipeClosed(words) if gone else SinkError(words)

@@ -7,48 +7,24 @@ RT_DRAMA3_FIGURES names a file to which the figures are added.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import json
-import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from tests.integrations.conftest import run
-from tests.integrations.tools import SENTENCES, Footprint, Watched, assert_same, footprint
-from tests.small import until
-
-UTTERANCES = int(os.environ.get("RT_DRAMA3_UTTERANCES", "10"))
-RATE = 16_000
-WARM = 4  # utterances after which everything that is made once has been made
-EVERY = max(1, UTTERANCES // 40)  # utterances between looks, which cost some time each
-MOST_GROWTH = 12 << 20  # bytes, of caches and heaps that settle
-
-TEXTS = [SENTENCES[n % len(SENTENCES)] for n in range(UTTERANCES)]
-
-
-class Log:
-    """Footprints while a client speaks; ``heard`` is what came of each text."""
-
-    def __init__(self, server: Watched) -> None:
-        self._server = server
-        self.heard: list[bytes] = []
-        self.marks: list[Footprint] = []
-        self.began = time.monotonic()
-
-    def add(self, pcm: bytes, tasks: int = 0) -> None:
-        self.heard.append(pcm)
-        if len(self.heard) >= WARM and len(self.heard) % EVERY == 0:
-            self.marks.append(footprint(self._server.place.port, tasks))
-
-
-def task_count() -> int:
-    return len(asyncio.all_tasks())
+from tests.integrations.long_run import (
+    RATE,
+    TEXTS,
+    UTTERANCES,
+    Log,
+    flat,
+    left_alone,
+    report,
+    task_count,
+)
+from tests.integrations.tools import SENTENCES, Watched, assert_same
 
 
 def fish_http(server: Watched, log: Log) -> None:
@@ -141,8 +117,7 @@ def test_utterances(client: Callable[[Watched, Log], None], package: str, server
         assert_same(one[: len(other)] if marker else one, other)
         assert one[len(other) :] == bytes(marker)
     flat(log.marks)
-    # Only idle connections of the clients' pools may be left, and those end with their clients.
-    until(lambda: footprint(server.place.port).server_sockets == 0, "closing the sockets")
+    left_alone(server)
 
 
 def expectation(client: Callable[..., None], server: Watched) -> list[bytes]:
@@ -154,25 +129,3 @@ def expectation(client: Callable[..., None], server: Watched) -> list[bytes]:
         parts = (text + " ",) if client is livekit else (text,)
         known[text] = server.native(*parts, sample_rate=RATE)
     return [known[text] for text in TEXTS]
-
-
-def flat(marks: Sequence[Footprint]) -> None:
-    """Nothing grows from the first third of the marks to the last one."""
-    third = max(1, len(marks) // 3)
-    for name in ("threads", "tasks", "client_sockets", "server_sockets"):
-        early, late = (
-            max(getattr(mark, name) for mark in part) for part in (marks[:third], marks[-third:])
-        )
-        assert late <= early + 1, f"{name}: {[getattr(mark, name) for mark in marks]}"
-    grown = min(m.bytes for m in marks[-third:]) - max(m.bytes for m in marks[:third])
-    assert grown <= MOST_GROWTH, f"memory grew by {grown >> 10} KiB"
-
-
-def report(name: str, marks: Sequence[Footprint], seconds: float) -> None:
-    """Adds the figures to the file that was asked for."""
-    path = os.environ.get("RT_DRAMA3_FIGURES")
-    if path:
-        figures: dict[str, Any] = {"client": name, "utterances": UTTERANCES, "seconds": seconds}
-        figures |= {"first": asdict(marks[0]), "last": asdict(marks[-1])}
-        with Path(path).open("a") as file:
-            file.write(json.dumps(figures) + "\n")

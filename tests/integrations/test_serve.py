@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from tests.integrations.tools import level
+from tests.ports import free_port
 from tests.small import WAIT
 
 TEXT = "We like red boats."
@@ -22,9 +22,7 @@ KEY = "a-key-of-the-operator"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     folder = tmp_path_factory.mktemp("serve")
     command = [sys.executable, "-m", "rt_drama3.cli", "serve", "--port", str(port)]
     command += ["--data-folder", str(folder), "--step-mode", "eager", "--threads", "1"]

@@ -63,11 +63,31 @@ def test_a_run_is_shown_written_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_p
     target = calls[0][0]
     assert getattr(target, "key", None) == "secret"
     assert getattr(target, "extra", None) == {"speed": 1.5, "x": "y"}
-    assert read(to).arguments["url"] == "http://h"
+    assert read(to).scenario == "peer"
+    assert read(to).arguments == {
+        **{"url": "http://h", "dialect": "openai", "key_env": "MY_KEY", "model": None},
+        **{"voice": None, "rate": 0, "setting": ["speed=1.5", "x=y"], "times": 20},
+        **{"barge_ins": 5, "pause": 0.3},
+    }
     assert "secret" not in to.read_text() + html.read_text()
     again = tmp_path / "again.html"
     assert runner.invoke(app, ["bench", "report", str(to), str(again)]).exit_code == 0
     assert again.read_text() == html.read_text()
+
+
+def test_a_place_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake(monkeypatch)
+    to, nowhere = tmp_path / "run.json", tmp_path / "missing" / "page"
+    runner.invoke(app, ["bench", "peer", "http://h", "--json", str(to)])
+    found = runner.invoke(app, ["bench", "report", str(to), str(nowhere)])
+    assert isinstance(found.exception, RequestError)
+    assert f"cannot write {nowhere}" in str(found.exception)
+    result = Result("step")
+    result.add("step of 1, eager", "ms", [1.0])
+    to.write_text(result.as_json())
+    found = runner.invoke(app, ["bench", "budget", str(to), "--into", str(nowhere)])
+    assert isinstance(found.exception, RequestError)
+    assert f"cannot read {nowhere}" in str(found.exception)
 
 
 def test_check_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

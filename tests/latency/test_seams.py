@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rt_drama3.latency.metrics import Samples
-from rt_drama3.latency.seams import check
+from rt_drama3.latency.seams import check, pause
 
 RATE = 44_100
 SEAMS = [2048, 4096, 8192, 16_384]
@@ -68,6 +68,31 @@ def test_a_repeated_block_is_found() -> None:
     pcm = voice()
     pcm[4096:6144] = pcm[2048:4096]
     assert ("repeat", 4096) in kinds(pcm)
+
+
+@pytest.mark.parametrize("silence", [0.0, 0.3, 1.06])
+def test_a_pause_between_sentences_is_measured(silence: float) -> None:
+    sound = voice()
+    before, after = sound[:22_050], sound[22_050:]
+    quiet = 0.001 * np.sin(np.arange(round(silence * RATE))).astype(np.float32)
+    for seam in (22_050, 22_050 + len(quiet) // 2, 22_050 + len(quiet)):  # wherever it is noted
+        pcm = np.concatenate([before, quiet, after])
+        assert pause(pcm, seam, RATE) == pytest.approx(1e3 * silence, abs=10)
+
+
+def test_the_nano_voice_does_not_stop_between_sentences(nano: object) -> None:
+    """What one text is in two pieces sounds like one text: the join is a pause of a reader's."""
+    from rt_drama3.drama3 import Drama3
+    from rt_drama3.speech import SpeechRequest
+
+    assert isinstance(nano, Drama3)
+    speech = nano.engine.open(SpeechRequest("The door is open. ", final=False, seed=3))
+    speech.push_text("Come in and sit down. ")
+    speech.finish()
+    pcm = np.concatenate([chunk.pcm for chunk in speech])
+    (_, first), (_, second) = speech.segments
+    assert first == 0
+    assert pause(pcm, 2_048 * second, nano.sample_rate) < 700
 
 
 def test_streamed_nano_voice(nano: object) -> None:

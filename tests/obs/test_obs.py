@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +14,7 @@ from rt_drama3.errors import RequestError
 from rt_drama3.obs import Change, ObsClient, ObsError, remove, set_up
 from rt_drama3.obs.client import RequestFailed, authentication
 from tests.obs.fake_obs import FakeObs
+from tests.ports import free_port
 
 PAGE, MIC = "rt-drama3", "rt-drama3 microphone"
 
@@ -169,10 +169,8 @@ def test_answers_that_cannot_be_used(obs: FakeObs, answer: str, said: str) -> No
 
 
 def test_no_obs() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
     with pytest.raises(ObsError, match="start OBS"):
-        ObsClient(f"ws://127.0.0.1:{port}")
+        ObsClient(f"ws://127.0.0.1:{free_port()}")
     with pytest.raises(ObsError, match="no address"):
         ObsClient("http://127.0.0.1")
 

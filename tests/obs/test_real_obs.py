@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from rt_drama3.obs import Change, ObsClient, ObsError, remove, set_up
 from rt_drama3.sinks import MicSink, PcmFormat
+from tests.ports import free_port
 from tests.sinks.private_pulse import daemon, needs_pulse, wait_until
 
 PASSWORD = "word of the test"
@@ -34,12 +34,6 @@ pytestmark = [
         reason="needs OBS and Xvfb (Debian: apt-get install obs-studio obs-plugins xvfb)",
     ),
 ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

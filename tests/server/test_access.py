@@ -57,18 +57,24 @@ def test_origins(tmp_path: Path) -> None:
         with place.native(origin=allowed), place.native():
             pass
         asked = {"Access-Control-Request-Method": "POST"}
-        asked["Access-Control-Request-Headers"] = "authorization,content-type"
+        # What the SDKs of OpenAI and Fish Audio add to their requests in a browser, too.
+        asked["Access-Control-Request-Headers"] = (
+            "authorization,content-type,developer-id,model,x-stainless-lang,x-stainless-retry-count"
+        )
         for origin, wanted in ((allowed, allowed), ("https://b.example", None)):
             answer = httpx.options(place.url + "/v1/tts", headers={**asked, "Origin": origin})
             assert answer.headers.get("access-control-allow-origin") == wanted
+            assert answer.status_code == (200 if wanted else 400), answer.text
         answer = place.post("/v1/tts", json={"text": "Hi."}, headers={"Origin": allowed})
         assert answer.headers["access-control-allow-origin"] == allowed
         assert "X-Sample-Rate" in answer.headers["access-control-expose-headers"]
 
 
 def test_no_cors_unless_asked_for(ending: Place) -> None:
-    answer = ending.post("/v1/tts", json={"text": "Hi."}, headers={"Origin": "https://a.example"})
-    assert "access-control-allow-origin" not in answer.headers
+    for origin, status in (("http://localhost:3000", 200), ("https://a.example", 403)):
+        answer = ending.post("/v1/tts", json={"text": "Hi."}, headers={"Origin": origin})
+        assert answer.status_code == status
+        assert "access-control-allow-origin" not in answer.headers
 
 
 def test_connections_of_a_client_are_counted(tmp_path: Path) -> None:

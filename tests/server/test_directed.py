@@ -157,8 +157,10 @@ def test_the_best_of_some_over_http(ending: Place, route: str) -> None:
     fields = {"text": DIRECTED, "format": "wav", "sample_rate": 44_100}
     if route == "/v1/audio/speech":
         fields = {"input": DIRECTED, "response_format": "wav", "sample_rate": 44_100}
+    before = ending.metric("frame_seconds_sum")
     answer = ending.post(route, json={**fields, "seed": 20, "best_of": 5, "guidance": 1})
     assert answer.status_code == 200
+    assert ending.metric("frame_seconds_sum") > before
     best = ending_drama().best_of(DIRECTED, 5, seed=20, guidance=1).best
     with wave.open(io.BytesIO(answer.content)) as sound:
         sound.readframes(1)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgpack
@@ -20,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from rt_drama3.drama3 import Drama3
-from rt_drama3.errors import CheckpointError
+from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
 from rt_drama3.server import Server, ServerConfig, create_app, sockets
 from tests.server.tools import LONG, Place, run_app, serving
@@ -56,14 +57,74 @@ def test_ready_once_the_model_is_loaded(tmp_path: Path) -> None:
             drama.close()
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (CheckpointError("no such thing."), CheckpointError),
+        (OSError("no such thing."), DeviceError),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_ends_the_server(
+    error: Exception, kind: type[Exception], tmp_path: Path
+) -> None:
     config = ServerConfig(port=0, data_folder=str(tmp_path))
+    server = Server(create_app(config=config), config)
+    ended: list[BaseException] = []
 
     def load() -> Drama3:
-        raise CheckpointError("no such thing.")
+        raise error
 
-    with pytest.raises(CheckpointError, match="no such thing"):
-        Server(create_app(config=config), config).run(load)
+    def run() -> None:
+        try:
+            server.run(load)
+        except RtDrama3Error as raised:
+            ended.append(raised)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        until(lambda: ended, "the end of the server")
+    finally:
+        server.stop()
+        thread.join(WAIT)
+    assert isinstance(ended[0], kind)
+    assert "no such thing" in str(ended[0])
+
+
+def test_a_name_of_both_families_is_listened_to_where_clients_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = socket.getaddrinfo("127.0.0.1", 0, type=socket.SOCK_STREAM)
+
+    def both(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)), *known]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", both)
+        listener = sockets.listen("localhost", 0, 65_536)
+    with listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_an_engine_that_fails_later_is_not_called_one_that_loads(tmp_path: Path) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the device fell off the bus")
+
+    with serving(shared_drama(), tmp_path) as place:
+        assert place.engine is not None
+        with place.native() as client:
+            client.send("start", text=LONG, final=True)
+            client.take_until("audio")
+            place.engine._loop.maker.frame = broken  # type: ignore[method-assign,assignment]
+            assert client.take_until("error")[-1]["code"] == "engine_failed"
+        answer = place.get("/ready")
+        assert (answer.status_code, answer.json()["status"]) == (503, "failed")
+        assert "fell off the bus" in answer.json()["message"]
+        answer = place.post("/v1/tts", json={"text": "Hi."})
+        assert (answer.status_code, answer.json()["code"]) == (503, "engine_failed")
+        with pytest.raises(InvalidStatus) as caught, place.connect("/v1/stream"):
+            pass
+        assert b"engine_failed" in (caught.value.response.body or b"")
 
 
 def reader_that_stops(place: Place) -> socket.socket:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
 from rt_drama3 import Drama3
 from rt_drama3.audio import write_wav
+from rt_drama3.server.voices import Voice, VoiceStore
 from tests.server.tools import Place, serving
-from tests.small import ending_drama
+from tests.small import WAIT, ending_drama
 
 
 def clip(tmp_path: Path, seconds: float = 0.4) -> bytes:
@@ -59,8 +63,6 @@ def use(place: Place, name: str) -> None:
 
 
 def httpx_delete(place: Place, name: str) -> int:
-    import httpx
-
     return httpx.delete(f"{place.url}/v1/voices/{name}").status_code
 
 
@@ -80,11 +82,63 @@ def test_bad_audio_is_refused(ending: Place, audio: object) -> None:
 
 
 def test_damaged_files_do_not_stop_the_server(tmp_path: Path) -> None:
-    (tmp_path / "voices").mkdir()
-    (tmp_path / "voices" / "a.json").write_text("{")
-    (tmp_path / "voices" / "b.json").write_text("[]")
+    folder, audio = tmp_path / "voices", base64.b64encode(clip(tmp_path)).decode()
     with serving(ending_drama(), tmp_path) as place:
-        assert place.get("/v1/voices").json()["data"] == []
+        for name in ("whole", "empty", "cut"):
+            body = {"name": name, "text": "Hi.", "audio": audio}
+            assert place.post("/v1/voices", json=body).status_code == 201
+    (folder / "a.json").write_text("{")
+    (folder / "b.json").write_text("[]")
+    for path in folder.glob("*.npz"):  # as a disk that was full, or lost its power, leaves them
+        named = path.with_suffix(".json").read_text(encoding="utf-8")
+        if '"empty"' in named:
+            path.write_bytes(b"")
+        elif '"cut"' in named:
+            path.write_bytes(path.read_bytes()[:100])
+    with serving(ending_drama(), tmp_path) as place:
+        assert [voice["name"] for voice in place.get("/v1/voices").json()["data"]] == ["whole"]
+
+
+def test_a_voice_that_cannot_be_removed_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audio = base64.b64encode(clip(tmp_path)).decode()
+    with serving(ending_drama(), tmp_path) as place:
+        place.post("/v1/voices", json={"name": "a", "text": "Hi.", "audio": audio})
+
+        def held(*_: object, **__: object) -> None:
+            raise PermissionError("another program has it open")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", held)
+            answer = httpx.delete(f"{place.url}/v1/voices/a")
+        assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+        assert place.get("/v1/voices/a").status_code == 200
+        assert httpx_delete(place, "a") == 200
+
+
+def test_nobody_waits_for_the_disk_that_a_voice_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    write = VoiceStore._write
+
+    def slow(store: VoiceStore, voice: Voice) -> None:
+        begun.set()
+        assert go.wait(WAIT)
+        write(store, voice)
+
+    monkeypatch.setattr(VoiceStore, "_write", slow)
+    body = {"name": "a", "text": "Hi.", "audio": base64.b64encode(clip(tmp_path)).decode()}
+    with serving(ending_drama(), tmp_path) as place, ThreadPoolExecutor(1) as client:
+        adding = client.submit(place.post, "/v1/voices", json=body)
+        try:
+            assert begun.wait(WAIT)
+            assert place.get("/v1/voices").json()["data"] == []
+        finally:
+            go.set()
+        assert adding.result(WAIT).status_code == 201
+        assert [voice["name"] for voice in place.get("/v1/voices").json()["data"]] == ["a"]
 
 
 def test_too_many_voices(tmp_path: Path) -> None:
@@ -111,3 +165,22 @@ def test_the_nano_voice_speaks_and_takes_voices_with_a_notice(nano: Drama3, tmp_
         with place.native() as client:
             client.send("start", text="Hi.", final=True, voice="a")
             assert "fixed voice" in client.take()["notices"][0]
+
+
+def test_guidance_that_changes_nothing_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drama = ending_drama()
+    monkeypatch.setattr(drama.prompts, "reads_directions", False)
+    body = {"text": "[glad] Hi.", "format": "wav"}
+    with serving(drama, tmp_path, {"max_streams": 1}) as place:  # no second row, none is needed
+        answer = place.post("/v1/tts", json={**body, "guidance": 3, "best_of": 2})
+        assert answer.status_code == 200
+        assert answer.headers["x-notice"].count("taught no directions") == 1
+        assert "x-notice" not in place.post("/v1/tts", json={**body, "guidance": 0}).headers
+        with place.native() as client:
+            client.send("start", text="Hi.", final=True, guidance=3)
+            (notice,) = client.take()["notices"]
+            assert "guidance is accepted, and changes nothing" in notice
+            client.take_until("done")
+    assert "guidance" not in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 
 from rt_drama3.audio import read_audio, write_wav
 from rt_drama3.cli import app
-from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.cli_sinks import opened
+from rt_drama3.errors import PipeClosed, RequestError, SinkError
 from rt_drama3.sinks import virtual_mic
 from rt_drama3.sinks.pcm_format import to_int16
 from tests.sinks.doubles import FakePyAudio, card
@@ -90,8 +92,12 @@ def test_a_kept_microphone_is_listed_and_removed(server: Daemon) -> None:
     (facts,) = json.loads(run("mic", "list", "--json"))
     assert (facts["name"], facts["owner"], facts["alive"]) == ("rt-drama3", "kept", True)
     assert json.loads(run("devices", "--json"))["microphones"] == [facts]
-    assert run("mic", "remove") == "removed rt-drama3\n"
-    assert run("mic", "remove") == "there was none\n"
+    with pytest.raises(SinkError, match=r"no virtual microphone 'studio' .*there is 'rt-drama3'"):
+        run("mic", "remove", "studio")
+    assert run("mic", "remove", "rt-drama3") == "removed rt-drama3\n"
+    with pytest.raises(SinkError, match=r"no virtual microphone 'rt-drama3' .*there is none"):
+        run("mic", "remove", "rt-drama3")
+    assert run("mic", "remove") == "there is no virtual microphone of rt-drama3's\n"
 
 
 @linux
@@ -196,15 +202,59 @@ def test_one_sink_that_fails_is_told_after_the_others_have_finished(tmp_path: Pa
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
-def test_a_reader_that_goes_away_ends_speak_cleanly() -> None:
+@pytest.mark.parametrize(
+    "outputs", [["--sink", "-"], ["--sink", "raw:-", "--sink", "take.wav"], ["--out", "-"]]
+)
+def test_a_reader_that_goes_away_ends_speak_cleanly(outputs: list[str], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    speak = [*PROGRAM, "speak", "Hi.", "--max-seconds", "0.3", "--sink", "-"]
+    speak = [*PROGRAM, "speak", "Hi.", "--max-seconds", "0.3", *outputs]
     done = subprocess.run(
-        speak, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=4 * SECONDS
+        speak, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=4 * SECONDS
     )
     os.close(writer)
     assert done.returncode == 141
-    assert "The reader of standard output has gone away" in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-    assert "Exception" not in done.stderr
+    said = " ".join(done.stderr.split())
+    assert said.count("The reader of standard output has gone away") == 1
+    assert "Traceback" not in said
+    assert "Exception" not in said
+    if "take.wav" in outputs:
+        assert len(read_audio(tmp_path / "take.wav")[0]) > 8_000
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_pipe_is_not_all_that_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Closed(), write_through=True))
+    missing = str(tmp_path / "missing" / "take.wav")
+    with (
+        pytest.raises(SinkError, match="cannot be written: No such file") as caught,
+        opened(["raw:-", missing, str(tmp_path / "take.wav")], 8_000) as sink,
+    ):
+        sink.write(np.zeros(8_000, np.float32))
+    assert not isinstance(caught.value, PipeClosed)
+    assert "The reader of standard output has gone away" in str(caught.value)
+    assert not caplog.records  # it is told by the error alone
+    assert len(read_audio(tmp_path / "take.wav")[0]) == 8_000
+
+
+def test_what_failed_is_told_also_when_speech_is_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    specs = [str(tmp_path / "missing" / "take.wav"), str(tmp_path / "take.wav")]
+    with pytest.raises(KeyboardInterrupt), opened(specs, 8_000):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err.count("cannot be written: No such file") == 1
+
+
+class Closed(io.RawIOBase):
+    """A pipe whose reader has gone away."""
+
+    name = "<stdout>"
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        raise BrokenPipeError

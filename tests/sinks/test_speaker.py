@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -243,3 +245,31 @@ def test_a_closed_sink_says_so(cards: Install) -> None:
     sink.close()
     sink.stop()
     assert sink.stats.device_rate == 0
+
+
+# A server's sink is held by cycles that were frozen for short pauses, and so lives to the very end.
+KEPT = """
+import gc, sys
+from rt_drama3.sinks import PcmFormat, SpeakerSink
+from tests.sinks.doubles import FakePyAudio, card
+
+sys.modules["pyaudio"] = FakePyAudio(card("front", rate=44_100))
+sink = SpeakerSink()
+sink.quality = "high"  # as the microphone's
+sink.open(PcmFormat(48_000))
+assert sink._resamplers
+sink.close()
+sink.itself = sink
+gc.freeze()
+"""
+
+
+def test_nothing_complains_at_the_end_of_a_process_that_keeps_a_closed_sink() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

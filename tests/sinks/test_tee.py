@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.errors import PipeClosed, RequestError, SinkError
 from rt_drama3.sinks import PcmFormat, Sink, Tee
 from tests.sinks.doubles import MemorySink
 
@@ -33,7 +33,7 @@ def test_long_writes_alternate_between_the_sinks() -> None:
     assert max(len(piece) for piece in one.pieces) <= 160  # 20 ms
 
 
-def test_one_that_fails_is_told_and_the_others_go_on() -> None:
+def test_one_that_fails_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     one, two = MemorySink("one"), MemorySink("two")
     told: list[tuple[str, str]] = []
 
@@ -50,6 +50,7 @@ def test_one_that_fails_is_told_and_the_others_go_on() -> None:
     assert np.array_equal(two.samples, CLIP)
     assert told == [("one", "one is broken")]
     assert str(tee.errors["one"]) == "one is broken"
+    assert not caplog.records
 
     one.failing = None  # it is back, and takes part in the next take
     tee.write(CLIP)
@@ -112,3 +113,35 @@ def test_one_that_cannot_be_opened_stays_out_and_none_at_all_is_an_error() -> No
 def test_an_empty_tee_is_refused() -> None:
     with pytest.raises(RequestError, match="name at least one"):
         Tee([])
+
+
+def test_a_failure_that_nobody_takes_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    one, two = MemorySink("one"), MemorySink("two")
+    tee = Tee([one, two])
+    tee.open(MONO)
+    one.failing = SinkError("one is broken")
+    for _ in range(3):
+        tee.write(CLIP)
+        tee.finish()
+    assert caplog.messages == ["one is broken"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "said"),
+    [
+        ([SinkError("No server."), SinkError("No server.")], SinkError, "No server."),
+        ([PipeClosed("One went."), PipeClosed("Two went.")], PipeClosed, "One went. Two went."),
+        ([PipeClosed("One went."), SinkError("No server.")], SinkError, "One went. No server."),
+    ],
+)
+def test_several_failures_are_one_that_tells_each_cause_once(
+    errors: list[SinkError], kind: type[SinkError], said: str
+) -> None:
+    sinks = [MemorySink(name) for name in ("one", "two")]
+    tee = Tee(sinks)
+    tee.open(MONO)
+    for sink, error in zip(sinks, errors, strict=True):
+        sink.failing = error
+    with pytest.raises(SinkError) as caught:
+        tee.write(CLIP)
+    assert (type(caught.value), str(caught.value)) == (kind, said)

@@ -2,7 +2,7 @@
 
 import { defaultServer, routeUrl } from "./address.js";
 import { Connection } from "./connection.js";
-import { ClientClosed, ConnectFailed, serverError } from "./errors.js";
+import { BadServerMessage, ClientClosed, ConnectFailed, serverError } from "./errors.js";
 import { Speech } from "./speech.js";
 
 const MOST_IDLE = 2; // connections kept for later
@@ -144,7 +144,12 @@ export class Client {
     } catch (error) {
       throw new ConnectFailed(`${url} could not be reached (${error.message}).`);
     }
-    const body = await answer.json();
+    let body;
+    try {
+      body = await answer.json();
+    } catch {
+      throw new BadServerMessage(`${url} answered with HTTP status ${answer.status}, not with JSON.`);
+    }
     if (!answer.ok) throw serverError({ ...(body.error ?? body), scope: "request" });
     return body;
   }

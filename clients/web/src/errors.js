@@ -124,6 +124,7 @@ const KINDS = new Map([
   ["not_ready", Unavailable],
   ["shutting_down", Unavailable],
   ["engine_failed", Unavailable],
+  ["stopped", Unavailable],
   ["slow_client", TooSlow],
   ["idle", IdleTooLong],
   ["internal", ServerFailed],

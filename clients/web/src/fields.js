@@ -12,7 +12,9 @@ export function toWire(value) {
 
 function renamed(value, rename) {
   if (Array.isArray(value)) return value.map((one) => renamed(one, rename));
-  if (value === null || typeof value !== "object" || ArrayBuffer.isView(value)) return value;
+  if (value instanceof ArrayBuffer) return new Uint8Array(value);
+  // Anything else than a map stays what it is; whoever packs it says what cannot be sent.
+  if (Object.prototype.toString.call(value) !== "[object Object]") return value;
   return Object.fromEntries(
     Object.entries(value).map(([name, one]) => [rename(name), renamed(one, rename)]),
   );

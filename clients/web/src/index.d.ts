@@ -1,9 +1,12 @@
 // Types of rt-drama3-web.
 
+/** An audio file, such as `await response.arrayBuffer()`. */
+export type Bytes = Uint8Array | ArrayBuffer;
+
 /** Fields of the protocol's `start`; the names in JavaScript's manner, e.g. `sampleRate`. */
 export interface SpeechOptions {
   voice?: string;
-  references?: { text: string; audio?: Uint8Array | string; vqCodes?: Uint8Array | number[][] }[];
+  references?: { text: string; audio?: Bytes | string; vqCodes?: Uint8Array | number[][] }[];
   history?: { text: string; vqCodes: Uint8Array | number[][] }[];
   previousTakes?: unknown[];
   guidance?: number;

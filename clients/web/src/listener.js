@@ -32,6 +32,7 @@ export class Listener extends EventTarget {
   #failures = 0;
   #timer = null;
   #running = false;
+  #turn = 0; // counts calls of `start`: what an earlier one began is of no interest
 
   /**
    * @param {import("./player.js").Player} player
@@ -51,6 +52,7 @@ export class Listener extends EventTarget {
   start() {
     if (this.#running) return;
     this.#running = true;
+    this.#turn += 1;
     this.#connect();
   }
 
@@ -65,6 +67,7 @@ export class Listener extends EventTarget {
   }
 
   async #connect() {
+    const turn = this.#turn;
     this.#set("connecting");
     const { server, key, mode, sampleRate, connectTimeoutMs, WebSocket } = this.#options;
     const query = new URLSearchParams({ sample_rate: sampleRate ?? this.#player.sampleRate });
@@ -80,10 +83,10 @@ export class Listener extends EventTarget {
         fetch: this.#options.fetch ?? globalThis.fetch?.bind(globalThis),
       });
     } catch (error) {
-      this.#again(error);
+      if (turn === this.#turn) this.#again(error);
       return;
     }
-    if (!this.#running) {
+    if (!this.#running || turn !== this.#turn) {
       connection.close();
       return;
     }

@@ -11,8 +11,10 @@ import {
   serverError,
 } from "./errors.js";
 import { fromWire, toWire } from "./fields.js";
+import { MsgpackError, encode } from "./msgpack.js";
 
 const LAST = Symbol("last");
+const PIECE = 16_384; // characters of one message
 
 /**
  * Made by `Client.stream` and `Client.speak`. Iterate over it for its events: `ready`, `queued`,
@@ -48,6 +50,12 @@ export class Speech {
   constructor(client, options) {
     this.#client = client;
     this.#start = { version: 1, ...toWire(options), type: "start" };
+    try {
+      encode(this.#start); // told to the caller, and not where nobody hears it
+    } catch (error) {
+      if (!(error instanceof MsgpackError)) throw error;
+      throw new UsageError(`the options cannot be sent: ${error.message}`);
+    }
     this.#textOver = options.final === true;
     this.#connect();
   }
@@ -55,7 +63,7 @@ export class Speech {
   /** @param {string} text may be cut anywhere, also within a word. */
   push(text) {
     if (typeof text !== "string") throw new UsageError(`text is ${typeof text}.`);
-    if (text) this.#tell({ type: "text", text });
+    for (const piece of cut(text)) this.#tell({ type: "text", text: piece });
   }
 
   /** Speak what there is, although the sentence is open. */
@@ -187,8 +195,9 @@ export class Speech {
       this.#cancelled?.resolve({ ...fromWire(message), acknowledged: true, finished: false });
       if (this.#state === "open") this.#fail(new SpeechCancelled("the server cancelled it."));
     } else if (message.type === "error") {
+      if (this.#state === "cancelled") return; // the answer to the cancel comes all the same
       const error = serverError(message);
-      if (error.scope === "message" && this.#state === "open") this.#fail(error, true);
+      if (error.scope === "message") this.#fail(error, true);
       else this.#refused(error);
     } else if (this.#state === "open") {
       this.#event(message);
@@ -225,11 +234,7 @@ export class Speech {
 
   #refused(error) {
     this.#leave(true);
-    if (this.#cancelled) {
-      this.#cancelled.resolve({ generated: null, sent: null, acknowledged: false, finished: false });
-    } else {
-      this.#trouble(error);
-    }
+    this.#trouble(error);
   }
 
   /** The attempt failed: another one, or an error. */
@@ -300,5 +305,15 @@ export class Speech {
 
   #disarm() {
     clearTimeout(this.#timer);
+  }
+}
+
+/** Text in pieces that fit into a message; no character is cut in two. */
+function* cut(text) {
+  for (let from = 0, to; from < text.length; from = to) {
+    to = Math.min(from + PIECE, text.length);
+    const last = text.charCodeAt(to - 1);
+    if (to < text.length && last >= 0xd800 && last < 0xdc00) to -= 1; // the other half follows
+    yield text.slice(from, to);
   }
 }

@@ -3,7 +3,7 @@ import test from "node:test";
 
 import {
   AccessDenied, BadServerMessage, Client, ClientClosed, ConnectFailed, ConnectionLost, Overloaded,
-  ServerSilent, SpeechCancelled, TooSlow, UsageError,
+  ServerSilent, SpeechCancelled, TooSlow, Unavailable, UsageError,
 } from "../src/index.js";
 import { fakeServer, speaking } from "./fake.js";
 
@@ -49,6 +49,22 @@ test("a text, its events, and the same connection for the next", async () => {
   client.close();
 });
 
+test("clips are bytes in either form, and what cannot be sent is told at once", async () => {
+  const fake = fakeServer(speaking);
+  const client = clientOf(fake);
+  const bytes = new Uint8Array([82, 73, 70, 70]);
+  const references = [{ text: "One.", audio: bytes }, { text: "Two.", audio: bytes.buffer }];
+  await read(client.speak("Hello.", { references }));
+  const sent = fake.lines[0].got[0].references;
+  assert.deepEqual(sent.map(({ audio }) => audio), [bytes, bytes]);
+  for (const audio of [new Blob([bytes]), new Map(), () => {}]) {
+    const wrong = { references: [{ text: "Three.", audio }] };
+    assert.throws(() => client.speak("Hello.", wrong), UsageError);
+  }
+  assert.equal(fake.lines[0].got.length, 1);
+  client.close();
+});
+
 test("text in pieces, in the order in which it was pushed", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake);
@@ -62,6 +78,20 @@ test("text in pieces, in the order in which it was pushed", async () => {
   assert.throws(() => speech.push("late"), UsageError);
   await read(speech);
   assert.deepEqual(kinds(fake.lines[0].got), ["start", "text", "flush", "text", "finish"]);
+  client.close();
+});
+
+test("a long text goes in messages that the server takes", async () => {
+  const fake = fakeServer(speaking);
+  const client = clientOf(fake);
+  const text = `x${"\u{1f600}".repeat(40_000)}`; // two halves each, so that one lies on every cut
+  const speech = client.stream();
+  speech.push(text);
+  speech.finish();
+  await read(speech);
+  const pieces = fake.lines[0].got.filter(({ type }) => type === "text").map((one) => one.text);
+  assert.ok(pieces.every((piece) => piece.length <= 16_384));
+  assert.equal(pieces.join(""), text);
   client.close();
 });
 
@@ -138,6 +168,39 @@ test("a cancel before the connection, and one after the end", async () => {
   client.close();
 });
 
+test("a cancel that crosses an error waits for its answer all the same", async () => {
+  let owed = null;
+  const answer = (line) => {
+    if (owed) line.say(owed);
+    owed = null;
+  };
+  const fake = fakeServer((line, message) => {
+    if (message.type !== "cancel") {
+      if (message.type === "start") answer(line); // the server keeps the order
+      speaking(line, message);
+      return;
+    }
+    line.say({
+      type: "error", id: line.id, code: "stopped", message: "no.", retriable: false,
+      scope: "utterance",
+    });
+    owed = {
+      type: "cancelled", id: line.id, generated: { frames: 0, seconds: 0 },
+      sent: { messages: 0, bytes: 0, samples: 0, seconds: 0 },
+    };
+    setTimeout(() => answer(line), 1);
+  });
+  const client = clientOf(fake);
+  const speech = client.stream();
+  speech.push("A text.");
+  let report;
+  for await (const event of speech) if (event.type === "audio") report = speech.cancel();
+  assert.equal((await report).acknowledged, true);
+  assert.equal(kinds(await read(client.speak("Next."))).at(-1), "done");
+  assert.equal(fake.lines.length, 1);
+  client.close();
+});
+
 test("before the first audio, a lost connection is tried again with all of the text", async () => {
   let drops = 2;
   const fake = fakeServer((line, message) => {
@@ -191,6 +254,20 @@ test("what the server calls retriable is tried again, and the rest is thrown", a
   assert.equal(fake.lines.length, 1);
 });
 
+test("the operator's stop is an error of its own kind", async () => {
+  const fake = fakeServer((line, message) => {
+    speaking(line, message);
+    if (message.type !== "text") return;
+    line.say({
+      type: "error", id: line.id, code: "stopped", message: "the operator stopped all speech.",
+      retriable: false, scope: "utterance",
+    });
+  });
+  const speech = clientOf(fake).stream();
+  speech.push("Hello");
+  await assert.rejects(read(speech), Unavailable);
+});
+
 test("no server", async () => {
   const fake = fakeServer(speaking, { refuse: 9 });
   await assert.rejects(read(clientOf(fake).speak("Hello.")), ConnectFailed);
@@ -211,6 +288,16 @@ test("why a handshake was refused is asked over HTTP", async () => {
   await assert.rejects(read(client.speak("Hello.")), AccessDenied);
   assert.deepEqual(asked, [["http://speech.example:8035/v1/models", "Bearer wrong"]]);
   assert.equal(fake.lines.length, 1); // a wrong key stays wrong
+});
+
+test("what is no answer of the server's is an error of this package", async () => {
+  const page = new Response("<html>Bad gateway</html>", { status: 502 });
+  const client = clientOf(fakeServer(speaking), { fetch: async () => page });
+  await assert.rejects(client.voices(), (error) => {
+    assert.ok(error instanceof BadServerMessage);
+    assert.match(error.message, /HTTP status 502/);
+    return true;
+  });
 });
 
 test("a server that is silent, or talks nonsense", async () => {

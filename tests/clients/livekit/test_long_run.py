@@ -5,39 +5,21 @@ Ten belong to every run of the tests; RT_DRAMA3_UTTERANCES=200 makes it a long o
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.clients.livekit.tools import plugin, speak, without_marker
-from tests.integrations.conftest import run
-from tests.integrations.test_long_run import (
-    RATE,
-    TEXTS,
-    UTTERANCES,
-    Log,
-    flat,
-    report,
-    task_count,
-)
-from tests.integrations.tools import SENTENCES, Watched, assert_same, footprint
-from tests.small import until
+from tests.integrations.long_run import RATE, TEXTS, Log, check_plugin, task_count
+from tests.integrations.tools import Watched
 
 
 @pytest.mark.slow
 def test_utterances(server: Watched) -> None:
-    expected = {text: server.native(text, sample_rate=RATE) for text in SENTENCES}
-    log = Log(server)
-
-    async def work() -> None:
+    async def speak_all(log: Log) -> None:
         async with plugin(server, sample_rate=RATE) as tts:
             for text in TEXTS:
                 log.add((await speak(tts, [text])).pcm, task_count())
 
-    run(work(), 60 + 10 * UTTERANCES)
-    report("livekit-plugins-rtdrama3", log.marks, time.monotonic() - log.began)
-    for text, heard in zip(TEXTS, log.heard, strict=True):
-        assert_same(without_marker(heard, expected[text], RATE), expected[text])
-    flat(log.marks)
-    assert max(mark.server_sockets for mark in log.marks) == 1
-    until(lambda: footprint(server.place.port).server_sockets == 0, "closing the sockets")
+    def trimmed(heard: bytes, expected: bytes) -> bytes:
+        return without_marker(heard, expected, RATE)
+
+    check_plugin("livekit-plugins-rtdrama3", server, speak_all, trimmed)

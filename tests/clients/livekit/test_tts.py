@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from rt_drama3_client import Settings, UsageError
 from tests.clients.livekit.tools import RATE, hear, plugin, replayed, say, speak, without_marker
 from tests.integrations.conftest import run
 from tests.integrations.tools import FLUSH, SENTENCES, Watched, assert_same, samples_of
+from tests.ports import free_port
 from tests.server.tools import Place
 from tests.small import WAIT
 
@@ -291,12 +291,6 @@ async def relay(port: int, server: Watched) -> asyncio.Server:
         await asyncio.gather(pump(reader, back), pump(there, writer))
 
     return await asyncio.start_server(visit, "127.0.0.1", port)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def test_prewarm_connects_ahead(server: Watched) -> None:

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from pathlib import Path
 
 import pytest
 
-from rt_drama3.audio import read_audio
-from rt_drama3_client import VoiceOptions
 from tests.clients.pipecat.tools import ours
-from tests.integrations.tools import Watched, samples_of
-from tests.small import WAIT
+from tests.clients.plugin_readme import PluginReadme
+from tests.integrations.tools import Watched
 
-ROOT = Path(__file__).parents[3] / "clients" / "pipecat"
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-ADDRESS = "127.0.0.1:8035"
+README = PluginReadme("pipecat")
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=[str(n) for n in range(len(BLOCKS))])
+@pytest.mark.parametrize("number", range(len(README.blocks)))
 def test_python(
-    block: str, server: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    number: int, server: Watched, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert ADDRESS in block
-    block = block.replace(ADDRESS, f"127.0.0.1:{server.place.port}")
-    exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
-    if "asyncio.run" not in block:
-        return
-    server.place.until_free()
-    assert len(server.speeches) == 2
-    frames = sum(speech.result(WAIT).codes.shape[1] for speech in server.speeches)
-    for path in tmp_path.iterdir():
-        heard, rate = read_audio(path)
+    for more, rate in README.run(README.blocks[number], server, tmp_path):
         assert rate == 24_000
-        assert abs(len(heard) - samples_of(frames, rate)) <= 2  # each is rounded
+        assert abs(more) <= 2  # each is rounded
 
 
 def test_arguments() -> None:
-    known = {
-        *inspect.signature(ours.RtDrama3TTSService.__init__).parameters,
-        *VoiceOptions.__annotations__,
-    }
-    for name in known - {"self", "more"}:
-        assert f"`{name}`" in TEXT or f"`{name}=" in TEXT, name
+    assert README.unnamed(ours.RtDrama3TTSService.__init__, {"self", "more"}) == []

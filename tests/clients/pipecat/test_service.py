@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from rt_drama3_client import UsageError
 from tests.clients.pipecat.tools import RATE, begun, call, ours, replayed
 from tests.integrations.conftest import run
 from tests.integrations.tools import FLUSH, SEED, SENTENCES, Watched, assert_same
+from tests.ports import free_port
 from tests.server.tools import LONG, Place
 
 from pipecat.frames.frames import (  # isort: skip - tools has looked whether it is there
@@ -185,9 +185,10 @@ def test_answers_in_a_row_keep_their_order(server: Watched) -> None:
         assert_same(one, server.native(text, sample_rate=RATE))
 
 
-def test_text_without_words_is_no_error(server: Watched) -> None:
+@pytest.mark.parametrize("rate", [RATE, 22_050])
+def test_text_without_words_is_no_error(rate: int, server: Watched) -> None:
     async def work() -> list[bytes]:
-        async with call(server) as talk:
+        async with call(server, rate) as talk:
             heard = [await talk.say("..."), await talk.answer(["\N{GRINNING FACE}"])]
             await talk.send(LLMFullResponseStartFrame(), LLMFullResponseEndFrame())
             heard.append(await talk.say(SENTENCES[0]))
@@ -195,8 +196,8 @@ def test_text_without_words_is_no_error(server: Watched) -> None:
             return heard
 
     *silent, last = run(work())
-    assert silent == [bytes(2 * RATE // 100)] * 2
-    assert_same(last, server.native(SENTENCES[0], sample_rate=RATE))
+    assert silent == [bytes(2 * (rate // 100))] * 2
+    assert_same(last, server.native(SENTENCES[0], sample_rate=rate))
 
 
 def test_a_voice_that_is_not_there(server: Watched) -> None:
@@ -236,9 +237,7 @@ def test_a_text_that_cannot_be_spoken_costs_that_text_alone(server: Watched) -> 
 
 
 def test_no_server() -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     told: list[str] = []
 
     async def work() -> list[Any]:

@@ -186,6 +186,29 @@ def test_what_is_not_is_an_error(
     run(work())
 
 
+def test_a_refused_text_is_an_error_even_when_the_end_comes_right_behind_it() -> None:
+    async def script(peer: Peer) -> None:
+        for text in (True, False):
+            await peer.take_until("finish")
+            await peer.ready()
+            if text:
+                await peer.segment("Hello.")
+                await peer.audio()
+            await peer.error("bad_text", "message", False)
+            await peer.done()
+
+    async def work() -> None:
+        async with served(script) as (server, client):
+            for came in (100, 0):
+                with pytest.raises(BadRequest) as caught:
+                    await client.speak(["Hello.", " <|im_end|>"]).read()
+                assert (caught.value.code, caught.value.request_id) == ("bad_text", "u1")
+                assert caught.value.received.samples == came
+            assert len(server.peers) == 1  # the utterance was over, its connection free
+
+    run(work())
+
+
 def test_a_retriable_error_after_audio_is_an_error() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()

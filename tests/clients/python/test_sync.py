@@ -165,6 +165,26 @@ def test_a_loop_that_is_dropped_with_its_client_stops_the_speech(endless: Place)
     endless.until_free()
 
 
+def test_a_loop_that_is_collected_in_the_clients_own_thread_stops_the_speech(
+    endless: Place,
+) -> None:
+    client, ended = Client(endless.url), threading.Event()
+    held = [iter(client.speak(LONG))]
+    assert next(held[0])
+    assert client._loop._loop is not None
+
+    def collect() -> None:
+        held.clear()
+        ended.set()
+
+    client._loop._loop.call_soon_threadsafe(collect)
+    if not ended.wait(WAIT):
+        client._finalizer.detach()  # its thread is stuck, and nobody is to wait for it
+        pytest.fail("the thread waits for itself")
+    endless.until_free()
+    client.close()
+
+
 @pytest.mark.parametrize("scheduled", [True, False])
 def test_an_interruption_while_work_is_being_begun_is_the_error_that_is_seen(
     monkeypatch: pytest.MonkeyPatch, scheduled: bool

@@ -222,7 +222,8 @@ class RtDrama3TTSService(TTSService):
             await self.add_word_timestamps([mark], context_id)
         elif isinstance(event, Done):
             if not event.sent.samples:
-                await self._push_audio(context_id, bytes(2 * self.sample_rate * SILENCE_MS // 1000))
+                samples = self.sample_rate * SILENCE_MS // 1000  # whole ones, at 22050 Hz too
+                await self._push_audio(context_id, bytes(2 * samples))
         elif isinstance(event, Ready):
             for notice in event.notices:
                 logger.info(f"{self}: the server says: {notice}")

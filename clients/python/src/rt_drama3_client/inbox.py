@@ -180,12 +180,15 @@ class Inbox:
             self._ended(True)
 
     def _take_done(self, done: Done) -> None:
-        self.done = done
         self.timings.server = done.timings
         self.timings.total = time.perf_counter() - self._started
-        if not self.stopped:  # else the answer to the cancel is still to come
+        if self.stopped:  # the answer to the cancel is still to come
+            self.done = done
+            return
+        if self.failure is None:  # else a part of its text was refused: that is no good end
+            self.done = done
             self._keep(done)
-            self._ended(True)
+        self._ended(True)
 
     def _take_audio(self, chunk: AudioChunk) -> None:
         timings, since = self.timings, chunk.arrived - self._started

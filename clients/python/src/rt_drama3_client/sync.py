@@ -262,7 +262,10 @@ class _Loop:
                 yield item
         finally:
             close = getattr(source, "aclose", None)
-            if close is not None:
+            # The garbage collector may end a loop over audio in any thread. In the one that would
+            # have to do the work nobody can wait for it: the event loop closes what it loses sight
+            # of by itself.
+            if close is not None and threading.current_thread() is not self._thread:
                 with suppress(ClientClosed):
                     self.run(close())
 

@@ -1,0 +1,43 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { Listener } from "../src/index.js";
+import { fakeServer } from "./fake.js";
+
+const player = { sampleRate: 48000, state: "running", stats: { tracks: 0 }, stop() {} };
+
+function listenerOf(fake) {
+  return new Listener(player, {
+    server: "http://speech.example:8035/",
+    WebSocket: fake.WebSocket,
+    fetch: () => Promise.reject(new Error("offline")),
+    backoffMs: 1,
+  });
+}
+
+const open = (fake) => fake.lines.filter(({ socket }) => socket.readyState < 2).length;
+const soon = () => new Promise((resolve) => setTimeout(resolve, 20));
+
+test("stopped and started again before it was connected, it has one connection", async () => {
+  const fake = fakeServer(() => {});
+  const listener = listenerOf(fake);
+  listener.start();
+  listener.stop();
+  listener.start();
+  await soon();
+  assert.equal(open(fake), 1);
+  listener.stop();
+  assert.equal(open(fake), 0);
+});
+
+test("what was begun before a stop does not try again beside the next start", async () => {
+  const fake = fakeServer(() => {}, { refuse: 2 });
+  const listener = listenerOf(fake);
+  listener.start();
+  listener.stop();
+  listener.start();
+  await soon();
+  assert.equal(open(fake), 1);
+  assert.equal(fake.lines.length, 3); // both were refused, and one tried again
+  listener.stop();
+});

@@ -1,0 +1,96 @@
+"""Whose web page asks: a browser lets any page of the internet talk to this machine.
+
+``Origin`` tells which page it is; other programs send none. A key keeps foreign pages out, and so
+does an operator's list. Where there is neither, only this machine can connect, and a page that its
+user happens to look at must not speak through the speaker or the microphone that is played into.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from rt_drama3.protocol import Refused
+from rt_drama3.protocol.refusals import show
+from rt_drama3.server.server_config import ServerConfig, is_loopback
+
+
+def check_handshake(config: ServerConfig, origin: str | None) -> None:
+    """Checks who opens a WebSocket to speak.
+
+    Raises:
+        Refused: ``forbidden``.
+    """
+    if config.allowed_origins:
+        if not (origin is None or _among(config.allowed_origins, origin)):
+            raise _refused(origin)
+    else:
+        check_request(config, origin)
+
+
+def check_request(config: ServerConfig, origin: str | None) -> None:
+    """Checks who asks for speech over HTTP, as far as no key or CORS preflight does.
+
+    Raises:
+        Refused: ``forbidden``.
+    """
+    if origin is None or config.api_keys or config.insecure:
+        return
+    if not (_among((*config.allowed_origins, *config.cors_origins), origin) or _is_here(origin)):
+        raise _refused(origin)
+
+
+def check_listener(config: ServerConfig, origin: str | None, host: str | None) -> None:
+    """Checks who wants to hear or silence others.
+
+    A page has to be the server's own, under an address that no foreign name can be made to point
+    at, or one that is allowed.
+
+    Raises:
+        Refused: ``forbidden``.
+    """
+    if origin is None or _among(config.allowed_origins, origin):
+        return
+    scheme, place, name = _parts(origin)
+    own = scheme in ("http", "https") and place == host
+    if not own or not (name == "localhost" or _is_address(name)):
+        raise _refused(origin)
+
+
+def _among(allowed: tuple[str, ...], origin: str) -> bool:
+    return origin in allowed or "*" in allowed
+
+
+def _is_here(origin: str) -> bool:
+    """Whether a page is this machine's: from one of its servers, its disk, or a program's own.
+
+    No page of a site can have another scheme than http or https. "null" is what a site's sandboxed
+    frames have.
+    """
+    scheme, _, name = _parts(origin)
+    if scheme in ("http", "https"):
+        return is_loopback(name) or name.endswith(".localhost")
+    return bool(scheme)
+
+
+def _parts(origin: str) -> tuple[str, str, str]:
+    """Scheme, host with port, and host; all empty for what is no origin."""
+    try:
+        there = urlsplit(origin)
+        return there.scheme, there.netloc, there.hostname or ""
+    except ValueError:
+        return "", "", ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _refused(origin: str) -> Refused:
+    return Refused(
+        "forbidden", f"origin {show(origin)} is not allowed; allowed_origins may name it."
+    )

@@ -1,0 +1,37 @@
+"""Work in another process: what it tells, and that nobody waits for one that died."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.connection import Connection
+
+import pytest
+
+from rt_drama3.errors import DeviceError
+from rt_drama3.latency import beside
+
+WAIT = 120.0  # seconds that an interpreter may take to start
+
+
+def tells(number: int, pipe: Connection) -> None:
+    pipe.send(number + pipe.recv())
+
+
+def dies(pipe: Connection) -> None:
+    os._exit(3)
+
+
+def test_both_ends_of_the_pipe_work() -> None:
+    process, pipe = beside.start(tells, 40)
+    pipe.send(2)
+    assert beside.told(pipe) == 42
+    process.join(WAIT)
+    assert process.exitcode == 0
+
+
+def test_nobody_waits_for_a_process_that_died() -> None:
+    process, pipe = beside.start(dies)
+    with pytest.raises(DeviceError, match="a process of the measurement died"):
+        beside.told(pipe)
+    process.join(WAIT)
+    assert process.exitcode == 3

@@ -1,0 +1,99 @@
+"""Which pages may have speech, where no key keeps those of others out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from rt_drama3.protocol import Refused
+from rt_drama3.server import ServerConfig
+from rt_drama3.server.origins import check_handshake, check_listener, check_request
+from tests.server.tools import serving
+from tests.small import ending_drama
+
+HERE = (
+    None,  # no browser
+    "http://127.0.0.1:8035",
+    "http://localhost:3000",
+    "https://app.localhost",
+    "http://[::1]:8080",
+    "file://",
+    "chrome-extension://abcdefgh",
+)
+ELSEWHERE = (
+    "https://evil.example",
+    "http://evil.example:8035",  # a name that was made to point here
+    "http://127.0.0.1.evil.example",
+    "http://localhost.evil.example",
+    "http://192.168.0.7:8035",
+    "null",
+    "",
+    "http://[",
+)
+
+
+def refused(check: Any, *arguments: Any) -> bool:
+    try:
+        check(*arguments)
+    except Refused as error:
+        return error.code == "forbidden"
+    return False
+
+
+@pytest.mark.parametrize("check", [check_handshake, check_request])
+def test_pages_of_this_machine_where_nothing_else_is_said(check: Any) -> None:
+    assert [origin for origin in HERE if refused(check, ServerConfig(), origin)] == []
+    assert [origin for origin in ELSEWHERE if not refused(check, ServerConfig(), origin)] == []
+
+
+@pytest.mark.parametrize("check", [check_handshake, check_request])
+@pytest.mark.parametrize("settings", [{"api_keys": ("key",)}, {"insecure": True}])
+def test_a_key_is_enough_and_so_is_the_word_of_the_operator(
+    check: Any, settings: dict[str, Any]
+) -> None:
+    for origin in (*HERE, *ELSEWHERE):
+        assert not refused(check, ServerConfig(**settings), origin)
+
+
+def test_what_the_operator_allows() -> None:
+    config = ServerConfig(allowed_origins=("https://a.example",), api_keys=("key",))
+    assert not refused(check_handshake, config, "https://a.example")
+    for origin in ("https://b.example", "http://localhost:3000"):
+        assert refused(check_handshake, config, origin)
+    for settings in ({"allowed_origins": ("*",)}, {"cors_origins": ("https://b.example",)}):
+        assert not refused(check_request, ServerConfig(**settings), "https://b.example")
+    assert not refused(check_handshake, ServerConfig(allowed_origins=("*",)), "null")
+
+
+def test_listeners_are_the_servers_own_pages() -> None:
+    config = ServerConfig()
+    assert not refused(check_listener, config, "http://127.0.0.1:8035", "127.0.0.1:8035")
+    assert not refused(check_listener, config, None, None)
+    for origin in ("http://localhost:3000", "file://", *ELSEWHERE):
+        host = "evil.example:8035" if "evil" in origin else "127.0.0.1:8035"
+        assert refused(check_listener, config, origin, host)
+
+
+def test_every_route_that_speaks_asks(tmp_path: Path) -> None:
+    foreign = {"Origin": "https://evil.example"}
+    with serving(ending_drama(), tmp_path) as place:
+        for path in ("/v1/stream", "/v1/tts/live"):
+            with (
+                pytest.raises(InvalidStatus) as caught,
+                place.connect(path, additional_headers=foreign),
+            ):
+                pass
+            assert caught.value.response.status_code == 403
+        for path in ("/v1/tts", "/v1/audio/speech", "/v1/voices"):
+            # Without a Content-Type no browser asks beforehand, and JSON is assumed.
+            answer = httpx.post(place.url + path, content=b"{}", headers=foreign)
+            assert answer.status_code == 403, answer.text
+            assert b"forbidden" in answer.content
+        answer = httpx.delete(place.url + "/v1/voices/anna", headers=foreign)
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        own = {"Origin": place.url}
+        assert place.post("/v1/tts", json={"text": "Hi."}, headers=own).status_code == 200
