@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
+import rt_drama3
 from rt_drama3 import Drama3
 from rt_drama3.prompt import PromptBuilder
 from rt_drama3.speech import SpeechRequest
@@ -41,15 +44,23 @@ MARKED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def deaf() -> Iterator[Drama3]:
+    """The nano voice, as if it had been taught no directions."""
+    with rt_drama3.load("nano", device="cpu") as drama:
+        drama.prompts.reads_directions = False
+        yield drama
+
+
 @pytest.mark.parametrize("text", MARKED)
-def test_nano_says_the_words_alone(nano: Drama3, text: str) -> None:
-    plain = nano.generate(PLAIN, seed=3, max_frames=12)
-    assert np.array_equal(nano.generate(text, seed=3, max_frames=12).codes, plain.codes)
+def test_it_says_the_words_alone(deaf: Drama3, text: str) -> None:
+    plain = deaf.generate(PLAIN, seed=3, max_frames=12)
+    assert np.array_equal(deaf.generate(text, seed=3, max_frames=12).codes, plain.codes)
 
 
-def test_text_that_arrives_in_parts_is_treated_alike(nano: Drama3) -> None:
-    plain = nano.generate("Hello there.", seed=3, max_frames=12)
-    speech = nano.engine.open(SpeechRequest("", final=False, seed=3, max_frames=12))
+def test_text_that_arrives_in_parts_is_treated_alike(deaf: Drama3) -> None:
+    plain = deaf.generate("Hello there.", seed=3, max_frames=12)
+    speech = deaf.engine.open(SpeechRequest("", final=False, seed=3, max_frames=12))
     for part in ("[whis", "pers so", "ftly] Hel", "lo there."):
         speech.push_text(part)
     speech.finish()
@@ -68,12 +79,13 @@ def test_earlier_turns_lose_theirs_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["[whispers]", "<|speaker:1|> [laughs] [sighs]"])
-def test_a_direction_alone_ends_without_audio(nano: Drama3, text: str) -> None:
-    take = nano.generate(text)
-    assert take.codes.shape == (nano.config.num_codebooks, 0)
-    assert take.audio.size == 0
-    assert take.complete
-    speech = nano.engine.open(SpeechRequest(text))
+def test_a_direction_alone_ends_without_audio(nano: Drama3, deaf: Drama3, text: str) -> None:
+    for drama in (nano, deaf):  # the voice was taught that there is nothing to say
+        take = drama.generate(text)
+        assert take.codes.shape == (drama.config.num_codebooks, 0)
+        assert take.audio.size == 0
+        assert take.complete
+    speech = deaf.engine.open(SpeechRequest(text))
     assert list(speech) == []
     assert speech.result(WAIT).segments == ()
 
