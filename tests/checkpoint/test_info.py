@@ -43,7 +43,7 @@ def test_nano() -> None:
     info = inspect(resolve("nano"))
     assert info.problems == []
     assert info.codec is not None
-    assert not info.codec.encoder
+    assert info.codec.encoder
     assert info.fixed_voice
     assert info.sampling is not None
     assert info.sampling.head_temperature == 0.4

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rt_drama3 import Drama3
 from rt_drama3.codec import Codec, load_codec, random_codec_state
 from rt_drama3.codec.quantizer import Quantizer
 from rt_drama3.config import CodecConfig
@@ -87,10 +88,18 @@ def test_encoding_in_bfloat16_runs(codec: Codec) -> None:
     assert half.encode(noise(3 * config.frame_samples)).shape == (config.num_codebooks, 3)
 
 
-def test_without_encode_half_there_is_one_clear_error(nano_codec: Codec) -> None:
-    assert not nano_codec.has_encoder
+def test_without_encode_half_there_is_one_clear_error() -> None:
+    codec = load_codec(TINY, random_codec_state(TINY, encoder=False, seed=1))
+    assert not codec.has_encoder
     with pytest.raises(RequestError, match="no encode half"):
-        nano_codec.encode(torch.zeros(100))
+        codec.encode(torch.zeros(100))
+
+
+def test_the_embedded_voice_hears_itself(nano: Drama3) -> None:
+    take = nano.generate("The meeting was moved to three.", seed=1)
+    found = nano.encode(take.audio, take.sample_rate)
+    assert found.shape == take.codes.shape
+    assert (found[:2] == take.codes[:2]).mean() > 0.15  # by chance it would be 0.002
 
 
 @pytest.mark.parametrize(
