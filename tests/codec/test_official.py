@@ -74,14 +74,14 @@ def test_every_parameter_has_its_slot(config: CodecConfig, encoder: bool) -> Non
     assert sorted(slots) == sorted(name for name, _ in codec.named_parameters())
 
 
-def test_the_nano_file_is_the_decode_half() -> None:
+def test_the_nano_file_has_both_halves() -> None:
     directory = checkpoint.resolve("nano")
     config = checkpoint.read_codec_config(directory)
-    inventory = codec_inventory(config, encoder=False)
+    inventory = codec_inventory(config)
     stored = torch.load(directory / "codec.pth", weights_only=True)
     assert {name: tuple(value.shape) for name, value in stored.items()} == inventory
-    assert len(inventory) == 180
-    assert not has_encode_half(config, stored)
+    assert len(codec_inventory(config, encoder=False)) == 180
+    assert has_encode_half(config, stored)
 
 
 def test_random_states_follow_the_inventory_and_the_seed(state: dict[str, Tensor]) -> None:
