@@ -237,10 +237,12 @@ class Training:
         encode = settings.half == "encode"
         self.model = CodecModel(parse_codec_config(sizes or codec_json()), encoder=encode)
         initialise(self.model)
+        self.unfitted = encode  # whether the encode half's projections are still random
         if start is not None:
             official = torch.load(start / "codec.pth", weights_only=True)
             amplify(official, 1 / read_history(start).get("gain", 1.0))
-            load_official(self.model, official)
+            missing = load_official(self.model, official)
+            self.unfitted = encode and any(".in_proj." in name for name in missing)
         self.model.to(self.device)
         trained = [w for name, w in self.model.named_parameters() if encode == encodes(name)]
         self.model.requires_grad_(False)
@@ -262,9 +264,9 @@ class Training:
         return share_done(self.settings, self.step, self.elapsed)
 
     def resume(self) -> None:
-        """Goes on from the checkpoint, if there is one."""
+        """Goes on from the checkpoint, if there is one; else fits projections that are random."""
         if not self.checkpoint.exists():
-            if self.settings.half == "encode":
+            if self.unfitted:
                 self.crops.look()
                 self.model.fit_projections(self.crops.some_codes(_FITTED_ON).to(self.device))
             return
