@@ -180,10 +180,8 @@ class Engine:
 
     @property
     def failure(self) -> DeviceError | None:
-        """What ended it for good; None while it works, and when it was closed."""
-        failure = self._loop.failure
-        # A new one each time: one that is raised again keeps the frames of all who raised it alive.
-        return None if failure is None else DeviceError(str(failure))
+        """What ended it for good, to raise; None while it works, and when it was closed."""
+        return self._loop.new_failure()
 
     def streams(self) -> dict[str, int]:
         """How many streams stand in each phase."""

@@ -120,9 +120,8 @@ class DeviceLoop:
             DeviceError: the loop failed.
         """
         self.check_process()
-        if self.failure is not None:
-            # A new one for every caller: one that is raised again keeps all their frames alive.
-            raise DeviceError(str(self.failure))
+        if (failure := self.new_failure()) is not None:
+            raise failure
         if self._closing:
             raise Overloaded("the engine is shutting down; use another one.")
         limit = self._config.max_streams + self._config.max_queue
@@ -166,6 +165,13 @@ class DeviceLoop:
         self._run()
         self._desk.close(wait=False)
         self._delivery.close()
+
+    def new_failure(self) -> DeviceError | None:
+        """``failure`` as an exception of the caller's own, to raise.
+
+        One that is raised again and again keeps the frames of all who raised it alive.
+        """
+        return None if self.failure is None else DeviceError(str(self.failure))
 
     def _run(self) -> None:
         try:

@@ -16,6 +16,7 @@ from rt_drama3.directions import undirected
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import RequestError
 from rt_drama3.model import StreamState
+from rt_drama3.prompt import PromptBuilder
 from rt_drama3.steering import Push, Steering, SteeringShelf, directed, fingerprint, measure
 from tests.small import SAMPLED, Slots, shared_drama, small_directory
 
@@ -142,10 +143,9 @@ def test_what_cannot_be_measured_is_refused(change: dict[str, Any], said: str) -
 
 
 def test_a_checkpoint_that_reads_no_directions_has_nothing_to_measure(nano: Drama3) -> None:
-    if nano.prompts.reads_directions:
-        pytest.skip("the nano voice was taught directions")
+    deaf = PromptBuilder(nano.prompts.tokenizer, nano.config, reads_directions=False)
     with pytest.raises(RequestError, match="taught no directions"):
-        measure(nano.model, nano.prompts, "[glad]", TEXTS, 0)
+        measure(nano.model, deaf, "[glad]", TEXTS, 0)
 
 
 def test_where_nothing_can_be_measured_nobody_is_told_to_measure(tmp_path: Path) -> None:

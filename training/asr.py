@@ -124,33 +124,34 @@ def words(text: str) -> list[str]:
 
 def word_errors(wanted: list[str], heard: list[str]) -> int:
     """Fewest insertions, deletions and substitutions that lead from one to the other."""
-    row = list(range(len(heard) + 1))
-    for number, word in enumerate(wanted, 1):
-        diagonal, row[0] = row[0], number
-        for place, other in enumerate(heard, 1):
-            best = min(row[place] + 1, row[place - 1] + 1, diagonal + (word != other))
-            diagonal, row[place] = row[place], best
-    return row[-1]
+    return _costs(wanted, heard)[-1][-1]
 
 
 def errors_at(wanted: list[str], heard: list[str]) -> list[int]:
     """The same errors, each at the word of ``wanted`` where it is (an insertion at the next)."""
-    costs = np.zeros((len(wanted) + 1, len(heard) + 1), np.int64)
-    costs[:, 0], costs[0] = np.arange(len(wanted) + 1), np.arange(len(heard) + 1)
-    for i, word in enumerate(wanted, 1):
-        for j, other in enumerate(heard, 1):
-            swap = costs[i - 1, j - 1] + (word != other)
-            costs[i, j] = min(costs[i - 1, j] + 1, costs[i, j - 1] + 1, swap)
+    costs = _costs(wanted, heard)
     found = [0] * len(wanted)
     i, j = len(wanted), len(heard)
     while found and (i or j):
-        if i and j and costs[i, j] == costs[i - 1, j - 1] + (wanted[i - 1] != heard[j - 1]):
+        if i and j and costs[i][j] == costs[i - 1][j - 1] + (wanted[i - 1] != heard[j - 1]):
             i, j = i - 1, j - 1
             found[i] += wanted[i] != heard[j]
-        elif j and costs[i, j] == costs[i, j - 1] + 1:
+        elif j and costs[i][j] == costs[i][j - 1] + 1:
             j -= 1
             found[min(i, len(wanted) - 1)] += 1
         else:
             i -= 1
             found[i] += 1
     return found
+
+
+def _costs(wanted: list[str], heard: list[str]) -> list[list[int]]:
+    """``word_errors`` of every beginning of one with every beginning of the other."""
+    rows = [list(range(len(heard) + 1))]
+    for number, word in enumerate(wanted, 1):
+        above, row = rows[-1], [number]
+        for place, other in enumerate(heard, 1):
+            swap = above[place - 1] + (word != other)
+            row.append(min(above[place] + 1, row[place - 1] + 1, swap))
+        rows.append(row)
+    return rows

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rt_drama3.errors import DeviceError
 from rt_drama3.protocol import ModelFacts, Outcome, Reference, Refused, SpeechOrder, as_speaker
 from rt_drama3.protocol.order import checked_audio
 from rt_drama3.server.choosing import choose
@@ -147,8 +146,8 @@ class Service:
         """
         if self.draining:
             raise Refused("shutting_down", "the server is stopping.")
-        if self._engine is not None and self._engine.failure is not None:
-            raise DeviceError(str(self._engine.failure))  # one of its own: each keeps its frames
+        if self._engine is not None and (failure := self._engine.failure) is not None:
+            raise failure
         if self._drama is None or not self.ready:
             raise Refused("not_ready", self.failed or "the model is still being loaded.")
         return self._drama

@@ -24,6 +24,7 @@ from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
 from rt_drama3.server import Server, ServerConfig, create_app, sockets
+from tests.ports import free_port
 from tests.server.tools import LONG, Place, run_app, serving
 from tests.small import WAIT, new_drama, shared_drama, until
 
@@ -317,9 +318,7 @@ def test_stop_fades_what_does_not_end(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="no SIGTERM to a child there")
 def test_sigterm_exits_with_0(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "rt_drama3.cli", "serve", "--port", str(port)]
     command += ["--data-folder", str(tmp_path), "--step-mode", "eager", "--threads", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -15,16 +15,22 @@ function listenerOf(fake) {
   });
 }
 
-const open = (fake) => fake.lines.filter(({ socket }) => socket.readyState < 2).length;
-const soon = () => new Promise((resolve) => setTimeout(resolve, 20));
-
-test("stopped and started again before it was connected, it has one connection", async () => {
-  const fake = fakeServer(() => {});
+/** Stopped and started again before it was connected. */
+async function restarted(fake) {
   const listener = listenerOf(fake);
   listener.start();
   listener.stop();
   listener.start();
   await soon();
+  return listener;
+}
+
+const open = (fake) => fake.lines.filter(({ socket }) => socket.readyState < 2).length;
+const soon = () => new Promise((resolve) => setTimeout(resolve, 20));
+
+test("stopped and started again before it was connected, it has one connection", async () => {
+  const fake = fakeServer(() => {});
+  const listener = await restarted(fake);
   assert.equal(open(fake), 1);
   listener.stop();
   assert.equal(open(fake), 0);
@@ -32,11 +38,7 @@ test("stopped and started again before it was connected, it has one connection",
 
 test("what was begun before a stop does not try again beside the next start", async () => {
   const fake = fakeServer(() => {}, { refuse: 2 });
-  const listener = listenerOf(fake);
-  listener.start();
-  listener.stop();
-  listener.start();
-  await soon();
+  const listener = await restarted(fake);
   assert.equal(open(fake), 1);
   assert.equal(fake.lines.length, 3); // both were refused, and one tried again
   listener.stop();
