@@ -67,7 +67,7 @@ class Engine:
 
         Raises:
             RequestError: the request cannot be spoken.
-            Overloaded: too many streams wait already, or the engine was closed.
+            Overloaded: too many streams are open already, or the engine was closed.
             DeviceError: the engine failed, or belongs to the parent of this process.
         """
         _check_shapes(request)
@@ -81,7 +81,8 @@ class Engine:
             request.top_k,
             request.repetition_aware,
         )
-        self._loop.check_open()  # before memory is taken for it
+        silent = not (request.final or request.text)
+        self._loop.check_open(silent)  # before memory is taken for it
         guidance = check_guidance(request.guidance)
         if guidance and self.config.slots < 2:
             raise RequestError(
@@ -120,7 +121,7 @@ class Engine:
             return stream
 
         stream = stream_of(request, inner=False)
-        self._loop.add(stream)
+        self._loop.add(stream, silent)
         return stream.speech
 
     def heeded(self, request: SpeechRequest) -> SpeechRequest:
@@ -140,6 +141,8 @@ class Engine:
         stream = self._loop.streams.get(speech)
         if stream is None:
             raise RequestError("this stream has ended; open a new one.")
+        if text:
+            self._loop.claim_place(stream)
         stream.text.push(text)
         self._loop.wake.set()
 

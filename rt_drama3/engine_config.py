@@ -33,6 +33,7 @@ class EngineConfig:
     Attributes:
         max_streams: streams that speak at the same time; more wait in the queue.
         max_queue: requests that may wait; more are refused with ``Overloaded``.
+        max_silent: streams that may be open besides while there is no text for them.
         context: rows (prompt and frames) that one piece of text may take.
         batch_sizes: batch sizes that the step is compiled or captured for; empty means powers of
             two up to ``max_streams`` (guided streams count twice).
@@ -52,6 +53,7 @@ class EngineConfig:
 
     max_streams: int = 4
     max_queue: int = 16
+    max_silent: int = 64
     context: int = 4096
     batch_sizes: tuple[int, ...] = ()
     attention_lengths: tuple[int, ...] = (256, 512, 1024, 2048)
@@ -76,6 +78,7 @@ class EngineConfig:
         for name, low, high in (
             ("max_streams", 1, 256),
             ("max_queue", 0, 100_000),
+            ("max_silent", 0, 100_000),
             ("context", 64, 1_048_576),
             ("prefill_block", 0, 16_384),
             ("codec_batch_frames", 1, 64),

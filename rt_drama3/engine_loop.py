@@ -23,6 +23,7 @@ from rt_drama3.compute_threads import compute_threads, use_device, use_threads
 from rt_drama3.engine_admission import Admission
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_delivery import Delivery
+from rt_drama3.engine_places import check_place, check_silent, has_place
 from rt_drama3.engine_prompts import PromptDesk
 from rt_drama3.engine_stream import Codes, EngineStream, Phase
 from rt_drama3.errors import DeviceError, Overloaded, RequestError, RtDrama3Error
@@ -112,11 +113,14 @@ class DeviceLoop:
         """
         check_process(self._pid)
 
-    def check_open(self) -> None:
+    def check_open(self, silent: bool) -> None:
         """Refuses when one more stream would be too many.
 
+        Args:
+            silent: it has no text yet.
+
         Raises:
-            Overloaded: too many streams wait already, or the loop was closed.
+            Overloaded: too many streams are open already, or the loop was closed.
             DeviceError: the loop failed.
         """
         self.check_process()
@@ -124,20 +128,29 @@ class DeviceLoop:
             raise failure
         if self._closing:
             raise Overloaded("the engine is shutting down; use another one.")
-        limit = self._config.max_streams + self._config.max_queue
-        alive = sum(not (other.cancelled or other.direction.inner) for other in self.open_streams())
-        if alive >= limit:
-            raise Overloaded(
-                f"{alive} streams are open and at most {limit} may be "
-                "(max_streams + max_queue); retry later."
-            )
+        check = check_silent if silent else check_place
+        check(self.open_streams(), self._config, time.monotonic())
 
-    def add(self, stream: EngineStream) -> None:
+    def add(self, stream: EngineStream, silent: bool) -> None:
         """Takes a new stream in; raises as ``check_open`` does."""
         with self._lock:
-            self.check_open()
+            self.check_open(silent)
+            if not silent:
+                stream.wanted = time.monotonic()
             self.streams[stream.speech] = stream
         self.wake.set()
+
+    def claim_place(self, stream: EngineStream) -> None:
+        """Makes a silent stream one that speaks: text for it is at hand.
+
+        Raises:
+            Overloaded: too many speak or wait to already.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if not has_place(stream, now):
+                check_place(self.open_streams(), self._config, now)
+            stream.wanted = now
 
     def open_streams(self) -> list[EngineStream]:
         """The streams that have not ended."""
@@ -374,6 +387,7 @@ class DeviceLoop:
             text = stream.segments[-1][0]
             stream.spoken.append((text, np.stack(stream.piece_frames, 1)))
             stream.piece_frames = []
+        stream.wanted = time.monotonic()
         if stream.text.empty():
             self.slots.free(stream)
         else:  # who speaks does not queue again for its next piece

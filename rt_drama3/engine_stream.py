@@ -206,6 +206,7 @@ class EngineStream:
         accepted: when it was opened.
         wake: makes the device thread look at it.
         direction: what directs it.
+        wanted: when text last came for it or was spoken (see ``engine_places``).
         voice: references as codes, once prepared.
         rows: prompt of the present piece, int64 ``[T, 1 + num_codebooks]`` on the device.
         system_rows, voice_key: its system block.
@@ -235,6 +236,7 @@ class EngineStream:
     direction: Direction = field(default_factory=Direction)
     text: TextIntake = field(default_factory=TextIntake)
     phase: Phase = Phase.IDLE
+    wanted: float = -math.inf
     cancelled: bool = False
     failure: RtDrama3Error | None = None
     voice: list[tuple[str, Codes]] | None = None

@@ -226,6 +226,8 @@ class Speech:
 
         Raises:
             RequestError: the text was already finished, or cannot be spoken.
+            Overloaded: the stream had been silent, and too many others speak or wait to by now;
+                nothing of the text was taken.
         """
         self._owner.push_text(self, text)
 

@@ -96,6 +96,7 @@ def test_text_of_the_environment_becomes_values(name: str, text: str, value: obj
 LIMITS = {
     "max_streams": (0, 257),
     "max_queue": (-1, 100_001),
+    "max_silent": (-1, 100_001),
     "context": (63, 1_048_577),
     "prefill_block": (-1, 16_385),
     "codec_batch_frames": (0, 65),

@@ -39,7 +39,7 @@ def test_more_than_fits_waits_with_a_position_and_is_served_in_order() -> None:
         speaking = say(engine, TEXTS[0], max_frames=None)
         frames.wait_for_one()
         waiting = [say(engine, text) for text in TEXTS[1:4]]
-        with pytest.raises(Overloaded, match=r"4 streams are open.*max_streams \+ max_queue"):
+        with pytest.raises(Overloaded, match=r"4 streams speak.*max_streams \+ max_queue"):
             say(engine, TEXTS[4])
         frames.allow_until(lambda: [s.queue_position for s in waiting] == [0, 1, 2], "queueing")
         assert speaking.queue_position is None

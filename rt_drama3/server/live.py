@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from rt_drama3.errors import RequestError, RtDrama3Error
+from rt_drama3.errors import Overloaded, RequestError, RtDrama3Error
 from rt_drama3.protocol import (
     Cancel,
     Close,
@@ -255,7 +255,7 @@ class LiveConnection:
                 speech.flush()
             else:
                 speech.finish()
-        except RequestError as error:
+        except (Overloaded, RequestError) as error:
             if not speech.ended:  # else its end is on its way to the client
                 self._fail(event.utterance, error)
 

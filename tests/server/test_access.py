@@ -104,6 +104,28 @@ def test_more_streams_than_the_engine_takes(tmp_path: Path) -> None:
         place.until_free()
 
 
+def test_connections_that_are_silent_keep_nobody_out(tmp_path: Path) -> None:
+    """Agent frameworks keep one, and its stream, for every call."""
+    with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 1}) as place:
+        with place.fish() as one, place.fish() as two, place.fish() as three, place.fish() as four:
+            everybody = (one, two, three, four)
+            for client in everybody:
+                client.send("start", request={"text": "", "format": "pcm", "reference_id": ""})
+            until(lambda: place.engine and place.engine.streams()["idle"] == 4, "opening")
+            for client in (one, two):
+                client.send("text", text=LONG)
+            assert one.take()["event"] == "audio"
+            three.send("text", text="Hello. ")
+            finish = three.take_until("finish")[-1]
+            assert (finish["reason"], finish["code"]) == ("error", "overloaded")
+            one.socket.close()
+            assert two.take()["event"] == "audio"
+            four.send("text", text="Hello. ")
+            two.socket.close()
+            assert four.take()["event"] == "audio"
+        place.until_free()
+
+
 def test_the_place_in_the_queue_is_told_as_it_changes(tmp_path: Path) -> None:
     with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 2}) as place:
         with place.native() as one, place.native() as two, place.native() as three:

@@ -1,0 +1,58 @@
+"""Places: how many streams may be open, and which of them count as wanting to speak.
+
+A client may hold a stream open long before it has something to say: some frameworks keep one for
+each of their connections. Such a silent stream must not keep out those that speak. So a stream has
+one of ``max_streams`` + ``max_queue`` places while there is something to speak, and for
+``KEPT_SECONDS`` after that, so that an answer whose next sentence is still being written stays
+whole. Silent streams have a limit of their own, ``max_silent``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rt_drama3.engine_config import EngineConfig
+from rt_drama3.engine_stream import EngineStream, Phase
+from rt_drama3.errors import Overloaded
+
+KEPT_SECONDS = 5.0  # longer than a language model pauses within an answer
+
+
+def has_place(stream: EngineStream, now: float) -> bool:
+    """Whether a stream counts among those that speak or wait to."""
+    if stream.phase is Phase.IDLE and stream.text.empty():
+        return now - stream.wanted < KEPT_SECONDS
+    return True
+
+
+def check_place(streams: Iterable[EngineStream], config: EngineConfig, now: float) -> None:
+    """Refuses when one more stream that speaks would be too many.
+
+    Raises:
+        Overloaded: there are ``max_streams`` + ``max_queue`` of them.
+    """
+    limit = config.max_streams + config.max_queue
+    taken = sum(has_place(stream, now) for stream in _counted(streams))
+    if taken >= limit:
+        raise Overloaded(
+            f"{taken} streams speak or wait to, and at most {limit} may "
+            "(max_streams + max_queue); retry later."
+        )
+
+
+def check_silent(streams: Iterable[EngineStream], config: EngineConfig, now: float) -> None:
+    """Refuses when one more stream without text would be too many.
+
+    Raises:
+        Overloaded: there are ``max_silent`` of them.
+    """
+    silent = sum(not has_place(stream, now) for stream in _counted(streams))
+    if silent >= config.max_silent:
+        raise Overloaded(
+            f"{silent} streams wait for text, and at most {config.max_silent} may (max_silent); "
+            "end those that are not needed, or open one when there is text."
+        )
+
+
+def _counted(streams: Iterable[EngineStream]) -> Iterable[EngineStream]:
+    return (one for one in streams if not (one.cancelled or one.direction.inner))
