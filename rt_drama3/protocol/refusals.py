@@ -54,7 +54,9 @@ KINDS: dict[str, Kind] = {
     "too_many_errors": Kind("Fix the client, then connect again.", http=429, close=4429),
     "no_such_route": Kind("GET /openapi.json names every route.", http=404),
     "unauthorized": Kind("Send a valid key: Authorization: Bearer <key>.", http=401, close=4401),
-    "forbidden": Kind("Connect from an allowed origin.", http=403, close=4403),
+    "forbidden": Kind(
+        "Connect from an allowed origin, or by the IP address.", http=403, close=4403
+    ),
     "idle": Kind("Connect again when there is something to say.", True, http=408, close=4408),
     "slow_client": Kind("Read audio as fast as it is played.", True, http=408, close=4409),
     "overloaded": Kind("Try again in a moment, or elsewhere.", True, http=429, close=1013),

@@ -40,6 +40,28 @@ def check_request(config: ServerConfig, origin: str | None) -> None:
         raise _refused(origin)
 
 
+def check_reader(config: ServerConfig, host: str | None) -> None:
+    """Checks who reads what the server tells of itself, where no key does.
+
+    A page may make the name of its site point at this machine; then the browser takes the server
+    for that site, sends no ``Origin``, and lets the page read. ``Host`` still has that name.
+
+    Raises:
+        Refused: ``forbidden``.
+    """
+    if not host or config.api_keys or config.insecure:
+        return
+    allowed = (*config.allowed_origins, *config.cors_origins)
+    _, _, name = _parts(f"http://{host}")
+    here = name == "localhost" or name.endswith(".localhost") or _is_address(name)
+    if not (here or "*" in allowed or name in {_parts(origin)[2] for origin in allowed}):
+        raise Refused(
+            "forbidden",
+            f"host {show(host)} is not this machine's address; ask for that, or let "
+            "allowed_origins name the host's pages.",
+        )
+
+
 def check_listener(config: ServerConfig, origin: str | None, host: str | None) -> None:
     """Checks who wants to hear or silence others.
 

@@ -24,7 +24,8 @@ from rt_drama3.server.http import (
 )
 from rt_drama3.server.notices import FIXED_VOICE
 from rt_drama3.server.openapi import document
-from rt_drama3.server.origins import check_request
+from rt_drama3.server.origins import check_reader, check_request
+from rt_drama3.server.service import Service
 
 VOICE_TYPES = (
     "Send application/json or application/msgpack; or the clip itself as audio/* or "
@@ -55,7 +56,7 @@ async def prometheus(request: Request) -> Response:
     """``GET /metrics``."""
     service = service_of(request)
     try:
-        service.check_key(request.headers.get("authorization"))
+        _check_reader(service, request)
     except RtDrama3Error as error:
         return error_response(service, error, request_id(request))
     return Response(service.metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
@@ -65,7 +66,7 @@ async def models(request: Request) -> Response:
     """``GET /v1/models``, as OpenAI has it."""
     service = service_of(request)
     try:
-        service.check_key(request.headers.get("authorization"))
+        _check_reader(service, request)
     except RtDrama3Error as error:
         return error_response(service, error, request_id(request))
     model = {"id": service.facts.name, "object": "model", "created": 0, "owned_by": "rt-drama3"}
@@ -76,7 +77,7 @@ async def list_voices(request: Request) -> Response:
     """``GET /v1/voices``."""
     service = service_of(request)
     try:
-        service.check_key(request.headers.get("authorization"))
+        _check_reader(service, request)
     except RtDrama3Error as error:
         return error_response(service, error, request_id(request))
     voices = [voice.public() for voice in service.voices.all()]
@@ -111,7 +112,7 @@ async def one_voice(request: Request) -> Response:
     """``GET|DELETE /v1/voices/{name}``."""
     service, name = service_of(request), request_id(request)
     try:
-        service.check_key(request.headers.get("authorization"))
+        _check_reader(service, request)
         check_request(service.config, request.headers.get("origin"))
         wanted = request.path_params["name"]
         voice = service.voices.get(wanted)
@@ -123,6 +124,11 @@ async def one_voice(request: Request) -> Response:
     except RtDrama3Error as error:
         return error_response(service, error, name)
     return JSONResponse(voice.public())
+
+
+def _check_reader(service: Service, request: Request) -> None:
+    service.check_key(request.headers.get("authorization"))
+    check_reader(service.config, request.headers.get("host"))
 
 
 def _read_voice(

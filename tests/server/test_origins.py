@@ -11,7 +11,12 @@ from websockets.exceptions import InvalidStatus
 
 from rt_drama3.protocol import Refused
 from rt_drama3.server import ServerConfig
-from rt_drama3.server.origins import check_handshake, check_listener, check_request
+from rt_drama3.server.origins import (
+    check_handshake,
+    check_listener,
+    check_reader,
+    check_request,
+)
 from tests.server.tools import serving
 from tests.small import ending_drama
 
@@ -76,6 +81,44 @@ def test_listeners_are_the_servers_own_pages() -> None:
     for origin in ("http://localhost:3000", "file://", *ELSEWHERE):
         host = "evil.example:8035" if "evil" in origin else "127.0.0.1:8035"
         assert refused(check_listener, config, origin, host)
+
+
+READERS = ("/v1/voices", "/v1/voices/anna", "/v1/models", "/metrics")
+
+
+def test_a_name_that_was_made_to_point_here_reads_nothing(tmp_path: Path) -> None:
+    with serving(ending_drama(), tmp_path) as place:
+        foreign = {"Host": f"evil.example:{place.port}"}
+        for path in READERS:
+            answer = place.get(path, headers=foreign)
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), path
+            assert "evil.example" in answer.json()["message"]
+            assert place.get(path).status_code == (404 if "anna" in path else 200)
+        assert place.get("/health", headers=foreign).status_code == 200
+
+
+def test_hosts_that_may_read() -> None:
+    config = ServerConfig()
+    for host in (
+        None,
+        "",
+        "127.0.0.1",
+        "127.0.0.1:8035",
+        "localhost:8035",
+        "[::1]:80",
+        "a.localhost",
+    ):
+        assert not refused(check_reader, config, host), host
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "[", "x@y"):
+        assert refused(check_reader, config, host), host
+    for settings in (
+        {"api_keys": ("key",)},
+        {"insecure": True},
+        {"allowed_origins": ("*",)},
+        {"allowed_origins": ("https://evil.example",)},
+        {"cors_origins": ("https://evil.example",)},
+    ):
+        assert not refused(check_reader, ServerConfig(**settings), "evil.example:8035")
 
 
 def test_every_route_that_speaks_asks(tmp_path: Path) -> None:
