@@ -12,6 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from rt_drama3.checkpoint.files import TOKENIZER, read_json, require
+from rt_drama3.checkpoint.word_rules import read_tokenizer
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import CheckpointError
 from rt_drama3.text import SPEAKERS
@@ -34,9 +35,9 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
             the config says, or is not one token.
     """
     path = require(directory, TOKENIZER)
-    read_json(path)  # its errors say where the file is damaged
+    data = read_json(path)  # its errors say where the file is damaged
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = read_tokenizer(path, data)
     except Exception as error:  # tokenizers raises nothing more specific
         raise CheckpointError(
             f"{path} is no tokenizer that this version can read ({error}). Download it again."
