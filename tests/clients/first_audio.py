@@ -1,7 +1,7 @@
 """First audio through our own plugins: ``python -m tests.clients.first_audio``.
 
-Client and server are one process on loopback and the model is a random one of a millisecond or two
-a frame, so what differs is the clients' doing. The text is there at once, or is written by a
+The server is another process of this machine and its model a random one of a millisecond or two a
+frame, so what differs is the clients' doing. The text is there at once, or is written by a
 language model that takes its time, word by word. Needs the extra ``integrations`` and our plugins.
 """
 
@@ -11,12 +11,10 @@ import argparse
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import torch
 from pipecat.frames.frames import (
     InterruptionFrame,
     LLMFullResponseEndFrame,
@@ -29,13 +27,12 @@ from pipecat.services.tts_service import TextAggregationMode
 from rt_drama3_client import AsyncClient
 from tests.clients.livekit.tools import plugin
 from tests.clients.pipecat.tools import call
-from tests.server.tools import Place, serving
-from tests.small import shared_drama
+from tests.elsewhere import Elsewhere, elsewhere
 
 RATE = 24_000
 SENTENCES = "This is a sentence that goes on for a while and says little. And this is another one. "
 
-Measure = Callable[[Place, int, float], Awaitable[list[float]]]
+Measure = Callable[[Elsewhere, int, float], Awaitable[list[float]]]
 
 
 async def written(pause: float) -> AsyncIterator[str]:
@@ -48,7 +45,7 @@ async def written(pause: float) -> AsyncIterator[str]:
         yield word + " "
 
 
-async def client(place: Place, count: int, pause: float) -> list[float]:
+async def client(place: Elsewhere, count: int, pause: float) -> list[float]:
     found = []
     async with AsyncClient(place.url) as client:
         for _ in range(count):
@@ -61,7 +58,7 @@ async def client(place: Place, count: int, pause: float) -> list[float]:
 
 
 def livekit(**settings: Any) -> Measure:
-    async def work(place: Place, count: int, pause: float) -> list[float]:
+    async def work(place: Elsewhere, count: int, pause: float) -> list[float]:
         found = []
         async with plugin(place.url, **settings) as tts:
             for _ in range(count):
@@ -84,7 +81,7 @@ def livekit(**settings: Any) -> Measure:
 
 
 def pipecat(**settings: Any) -> Measure:
-    async def work(place: Place, count: int, pause: float) -> list[float]:
+    async def work(place: Elsewhere, count: int, pause: float) -> list[float]:
         found = []
         async with call(place.url, RATE, **settings) as talk:
             for number in range(count):
@@ -124,8 +121,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--pause", type=float, default=0.03, help="of the model, seconds a word")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, serving(shared_drama(), folder) as place:
+    with elsewhere() as place:
         for pause in (0.0, options.pause):
             for name, measure in WAYS.items():
                 found = asyncio.run(measure(place, 3 + options.count, pause))[3:]

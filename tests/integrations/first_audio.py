@@ -1,7 +1,7 @@
 """How long each client takes to its first audio: ``python -m tests.integrations.first_audio``.
 
-Client and server are one process on loopback and the model is a random one of a millisecond or two
-a frame, so what differs is the clients' doing. Needs every package of the extra ``integrations``.
+The server is another process of this machine and its model a random one of a millisecond or two a
+frame, so what differs is the clients' doing. Needs every package of the extra ``integrations``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +18,11 @@ import aiohttp
 import fish_audio_sdk as legacy
 import fishaudio
 import openai
-import torch
 from livekit.plugins import fishaudio as livekit
 
 from rt_drama3_client import Client
-from tests.server.tools import LONG, Place, serving
-from tests.small import shared_drama
+from tests.elsewhere import Elsewhere, elsewhere
+from tests.server.tools import LONG
 
 RATE = 24_000
 TEXT = LONG[:62]
@@ -34,12 +32,12 @@ def since(began: float) -> float:
     return 1e3 * (time.perf_counter() - began)
 
 
-def server_side(place: Place) -> tuple[float, float]:
+def server_side(place: Elsewhere) -> tuple[float, float]:
     """Seconds that the server took to first audio so far, together, and how many they were."""
     return place.metric("first_audio_seconds_sum"), place.metric("first_audio_seconds_count")
 
 
-def native(place: Place, count: int) -> list[float]:
+def native(place: Elsewhere, count: int) -> list[float]:
     found = []
     with Client(place.url) as client:
         for _ in range(count):
@@ -51,7 +49,7 @@ def native(place: Place, count: int) -> list[float]:
     return found
 
 
-def first_of(make: Callable[[], Any], place: Place, count: int) -> list[float]:
+def first_of(make: Callable[[], Any], place: Elsewhere, count: int) -> list[float]:
     found = []
     for _ in range(count):
         began = time.perf_counter()
@@ -64,25 +62,25 @@ def first_of(make: Callable[[], Any], place: Place, count: int) -> list[float]:
     return found
 
 
-def fish_websocket(place: Place, count: int) -> list[float]:
+def fish_websocket(place: Elsewhere, count: int) -> list[float]:
     client = fishaudio.FishAudio(api_key="any", base_url=place.url)
     config = fishaudio.TTSConfig(format="pcm", sample_rate=RATE)
     return first_of(lambda: client.tts.stream_websocket(iter([TEXT]), config=config), place, count)
 
 
-def fish_legacy_websocket(place: Place, count: int) -> list[float]:
+def fish_legacy_websocket(place: Elsewhere, count: int) -> list[float]:
     request = legacy.TTSRequest(text="", format="pcm", sample_rate=RATE)
     with legacy.WebSocketSession("any", base_url=place.url) as session:
         return first_of(lambda: session.tts(request, iter([TEXT])), place, count)
 
 
-def fish_legacy_http(place: Place, count: int) -> list[float]:
+def fish_legacy_http(place: Elsewhere, count: int) -> list[float]:
     request = legacy.TTSRequest(text=TEXT, format="pcm", sample_rate=RATE)
     with legacy.Session("any", base_url=place.url) as session:
         return first_of(lambda: session.tts(request), place, count)
 
 
-def fish_http(place: Place, count: int) -> list[float]:
+def fish_http(place: Elsewhere, count: int) -> list[float]:
     client = fishaudio.FishAudio(api_key="any", base_url=place.url)
     config = fishaudio.TTSConfig(format="pcm", sample_rate=RATE)
 
@@ -92,7 +90,7 @@ def fish_http(place: Place, count: int) -> list[float]:
     return first_of(make, place, count)
 
 
-def openai_http(place: Place, count: int) -> list[float]:
+def openai_http(place: Elsewhere, count: int) -> list[float]:
     found = []
     client = openai.OpenAI(api_key="any", base_url=f"{place.url}/v1")
     for _ in range(count):
@@ -107,7 +105,7 @@ def openai_http(place: Place, count: int) -> list[float]:
     return found
 
 
-def livekit_stream(place: Place, count: int) -> list[float]:
+def livekit_stream(place: Elsewhere, count: int) -> list[float]:
     async def work() -> list[float]:
         found = []
         async with aiohttp.ClientSession() as session:
@@ -128,25 +126,24 @@ def livekit_stream(place: Place, count: int) -> list[float]:
     return asyncio.run(work())
 
 
-def pipecat(place: Place, count: int) -> list[float]:
+def pipecat(place: Elsewhere, count: int) -> list[float]:
     from pipecat.frames.frames import MetricsFrame
     from pipecat.metrics.metrics import TTFBMetricsData
 
-    from tests.integrations.test_pipecat import call
-    from tests.integrations.tools import watching
+    from tests.integrations.pipelines import piped
+    from tests.integrations.test_pipecat import SILENCE, Here
 
     async def work() -> list[float]:
-        with watching(place) as watched:
-            async with call(watched, RATE) as talk:
-                for _ in range(count):
-                    await talk.say("Hello.")
-                data = [d for frame in talk.ear.of(MetricsFrame) for d in frame.data]
+        async with piped(Here(place.url, stop_frame_timeout_s=SILENCE), RATE) as talk:
+            for _ in range(count):
+                await talk.say(TEXT)
+            data = [d for frame in talk.ear.of(MetricsFrame) for d in frame.data]
         return [1e3 * d.value for d in data if isinstance(d, TTFBMetricsData) and d.value]
 
     return asyncio.run(work())
 
 
-CLIENTS: dict[str, Callable[[Place, int], list[float]]] = {
+CLIENTS: dict[str, Callable[[Elsewhere, int], list[float]]] = {
     "rt-drama3-client": native,
     "fishaudio, WebSocket": fish_websocket,
     "fishaudio, HTTP": fish_http,
@@ -162,8 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20)
     count = parser.parse_args().count
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder, serving(shared_drama(), folder) as place:
+    with elsewhere() as place:
         for name, measure in CLIENTS.items():
             measure(place, 3)
             told = server_side(place)
