@@ -23,11 +23,15 @@ class Elsewhere:
         self.url = url
         self._http = httpx.Client(base_url=url, timeout=WAIT, trust_env=False)
 
-    def metric(self, name: str) -> float:
-        """A metric's samples, whatever their labels, summed up."""
+    def metric(self, name: str, **labels: str) -> float:
+        """A metric's samples that have these labels, summed up."""
         families = text_string_to_metric_families(self._http.get("/metrics").text)
         samples = (sample for family in families for sample in family.samples)
-        return sum(sample.value for sample in samples if sample.name == f"rt_drama3_{name}")
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == f"rt_drama3_{name}" and labels.items() <= sample.labels.items()
+        )
 
     def until_free(self) -> None:
         """Waits until the engine has no stream left."""

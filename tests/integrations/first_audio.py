@@ -23,6 +23,7 @@ from livekit.plugins import fishaudio as livekit
 from rt_drama3_client import Client
 from tests.elsewhere import Elsewhere, elsewhere
 from tests.server.tools import LONG
+from tests.small import until
 
 RATE = 24_000
 TEXT = LONG[:62]
@@ -127,18 +128,27 @@ def livekit_stream(place: Elsewhere, count: int) -> list[float]:
 
 
 def pipecat(place: Elsewhere, count: int) -> list[float]:
-    from pipecat.frames.frames import MetricsFrame
-    from pipecat.metrics.metrics import TTFBMetricsData
+    from pipecat.frames.frames import InterruptionFrame, TTSAudioRawFrame, TTSSpeakFrame
 
     from tests.integrations.pipelines import piped
-    from tests.integrations.test_pipecat import SILENCE, Here
+    from tests.integrations.test_pipecat import Here
+
+    def connected() -> None:
+        until(lambda: place.metric("streams", phase="idle") == 1, "the service's start")
 
     async def work() -> list[float]:
-        async with piped(Here(place.url, stop_frame_timeout_s=SILENCE), RATE) as talk:
+        found = []
+        async with piped(Here(place.url), RATE) as talk:
             for _ in range(count):
-                await talk.say(TEXT)
-            data = [d for frame in talk.ear.of(MetricsFrame) for d in frame.data]
-        return [1e3 * d.value for d in data if isinstance(d, TTFBMetricsData) and d.value]
+                await asyncio.to_thread(connected)
+                talk.ear.frames.clear()
+                began = time.perf_counter()
+                await talk.send(TTSSpeakFrame(TEXT))
+                await talk.ear.until(TTSAudioRawFrame, 1)
+                found.append(since(began))
+                await talk.send(InterruptionFrame())
+                await talk.ear.until(InterruptionFrame, 1)
+        return found
 
     return asyncio.run(work())
 
