@@ -21,6 +21,7 @@ from rt_drama3.latency.target import Target
 SENTENCE, LONG = TEXTS[2], TEXTS[4]
 PATTERNS = ("steady", "fixed", "poisson", "turns")
 BROKEN = 0.01  # share of the utterances that may go wrong at a level that holds
+BARGE_IN = 0.5  # seconds after the first audio, or this share of what a sentence takes to be sent
 PATIENCE = 2_000.0  # milliseconds to the first audio; who waits longer is not served in realtime
 
 
@@ -33,7 +34,8 @@ def peer(
         result: takes what is found.
         target: the server.
         times: utterances that are measured; one before them warms the server and the way to it.
-        barge_ins: utterances that are interrupted after half a second of audio.
+        barge_ins: utterances that are interrupted half a second after their first audio, or sooner
+            where the server would have sent all of it by then.
         pause: seconds between them, so that the server is idle.
 
     Raises:
@@ -48,7 +50,9 @@ def peer(
     result.record("", spoken)
     result.add("barge in", "ms", _known(cut, lambda m: m.barge_in_ms))
     result.add("barge in to its answer", "ms", _known(cut, lambda m: m.silent_ms))
-    if cut and not any(u.silent is not None for u in cut):
+    if cut and all(u.cancelled is None for u in cut):
+        result.notes.append("barge-in: the server had sent everything before it could be told")
+    elif cut and not any(u.silent is not None for u in cut):
         result.notes.append("barge-in: this dialect has no answer to it; nothing to measure")
     _judge_continuity(result, "", spoken)
     judge_seams(result, spoken)
@@ -263,7 +267,9 @@ async def _peer(
         if first.error is not None:
             raise DeviceError(f"{target.address} did not speak: {first.error}")
         spoken = [await one(SENTENCE) for _ in range(times)]
-        cut = [await one(LONG, Cut(after=0.5)) for _ in range(barge_ins)]
+        sending = [u.ended - u.arrivals[0].at for u in spoken if u.ended and u.arrivals]
+        soon = Cut(after=min([BARGE_IN, *(BARGE_IN * seconds for seconds in sending)]))
+        cut = [await one(LONG, soon) for _ in range(barge_ins)]
     finally:
         await caller.close()
     return first, spoken, cut

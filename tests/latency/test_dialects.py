@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rt_drama3.errors import RequestError
+from rt_drama3.latency import scenario_wire
 from rt_drama3.latency.dialects import Cut, FishLiveCaller, NativeCaller, PcmReader, call
 from rt_drama3.latency.http_dialects import HttpCaller
 from rt_drama3.latency.metrics import Utterance, measure
@@ -307,3 +308,15 @@ def test_impossible_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert key_of("openai", None) == "secret"
     assert "secret" not in repr(Target("http://h", "openai", key="secret"))
+
+
+def test_a_server_that_sends_fast_is_interrupted_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of an utterance is there before half a second of it would have been played."""
+    monkeypatch.setattr(scenario_wire, "make_caller", lambda target: caller("native"))
+    target = Target("http://127.0.0.1:1", "native")
+    _, spoken, cut = run(scenario_wire._peer(target, 2, 3, 0.0))
+    assert all(made.ended and made.ended - made.arrivals[0].at < 0.5 for made in spoken)
+    assert [made.cancelled is not None for made in cut] == [True] * 3
+    assert all(measure(made).silent_ms is not None for made in cut)
