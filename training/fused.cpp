@@ -37,7 +37,7 @@ constexpr int kSteps = (kRegisters - kGroup - 2) / kGroup;
 template <int C>
 void tile(const float* const* inputs, const float* kernel, const float* bias, float* out, int taps) {
   static_assert(C % kLanes == 0);
-  constexpr int kVectors = std::min(kGroup, C / kLanes);
+  constexpr int kVectors = C % (kGroup * kLanes) ? 1 : kGroup;  // 48 channels are three wide vectors
   for (int first = 0; first < C; first += kVectors * kLanes) {
     Vector sums[kSteps][kVectors];
 #pragma GCC unroll 16
