@@ -1,7 +1,7 @@
 """LiveConnection: one WebSocket in either dialect; a thin loop around a protocol session.
 
 Two things run at once: reading (each message becomes events, each event is done) and, for every
-utterance, a task that takes chunks from the engine and puts their messages into the outbox.
+utterance, a task that has what is spoken told to the client (``telling``).
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.types import Message
@@ -29,45 +27,21 @@ from rt_drama3.protocol import (
     Send,
     Session,
     Start,
-    State,
     Text,
     Utterance,
     as_refused,
 )
 from rt_drama3.protocol.wire import unpack
-from rt_drama3.server.hub import Heard
 from rt_drama3.server.outbox import ANSWER_BYTES, Outbox
-from rt_drama3.server.outgoing import Pace, Playback
-from rt_drama3.server.resting import send_held
 from rt_drama3.server.service import LONG_MESSAGE, Opened, Service
 from rt_drama3.server.sockets import END_NOW, PARTS
-from rt_drama3.speech import AudioChunk, Speech
+from rt_drama3.server.telling import Talk, Teller
+from rt_drama3.speech import Speech
 
 log = logging.getLogger("rt_drama3.server")
 
 LONG_TEXT = 2_000  # characters; more are taken apart in a thread
-QUEUE_SECONDS = 0.1  # between looks at the place in the queue
 CLOSE_SECONDS = 5.0  # for the last words and the close frame to leave
-
-
-@dataclass(eq=False)
-class _Talk:
-    """An utterance and what speaks it."""
-
-    opened: Opened | None = None  # none while its stream is being opened, clips fetched for it
-    task: asyncio.Task[None] | None = None
-    opening: asyncio.Task[Opened] | None = None
-    held: deque[Text | Flush | Finish] = field(default_factory=deque)  # until it is open
-    taken: int = 0  # characters of text that the engine was given, or will be
-    spoken: int = 0  # and of those that were begun
-    told: int = 0  # segments that the client knows of
-    stopped: str = ""  # why it was cut short
-    sending: bool = False  # a chunk of it is on its way
-    heard: Heard | None = None  # it, as others hear it
-
-    @property
-    def speech(self) -> Speech | None:
-        return None if self.opened is None else self.opened.speech
 
 
 class LiveConnection:
@@ -96,8 +70,9 @@ class LiveConnection:
         self._id = connection_id
         self._outbox = Outbox(websocket)
         self._lane = None if service.hub is None else service.hub.lane()
-        self._talks: dict[Utterance, _Talk] = {}
-        self._active = time.monotonic()
+        self._teller = Teller(service, self._outbox, self._lane, route, self.stop)
+        self._talks: dict[Utterance, Talk] = {}
+        self._heard = time.monotonic()  # when a message last came
         self._closed_by: str | None = None
 
     async def run(self) -> None:
@@ -151,7 +126,7 @@ class LiveConnection:
                 continue
             if message["type"] == "websocket.disconnect":
                 return
-            self._active = time.monotonic()
+            self._heard = time.monotonic()
             for event in self._session.receive(await self._unpacked(message)):
                 await self._do(event)
             try:
@@ -178,7 +153,7 @@ class LiveConnection:
         for talk in self._talks.values():
             if talk.opened is None or (talk.speech and talk.speech.queue_position is not None):
                 return limit
-        return self._active + limit - time.monotonic()
+        return max(self._heard, self._teller.sent) + limit - time.monotonic()
 
     async def _do(self, event: Event) -> None:
         if isinstance(event, Start):
@@ -220,7 +195,7 @@ class LiveConnection:
                 elif talk.opening is not None:
                     _let_go(talk.opening)
 
-    def _waits(self, talk: _Talk | None) -> bool:
+    def _waits(self, talk: Talk | None) -> bool:
         """Whether one is spoken before it, which is to be heard to its end."""
         first = next((one for one in self._talks.values() if not one.stopped), talk)
         return first is not talk
@@ -228,7 +203,7 @@ class LiveConnection:
     def _start(self, utterance: Utterance) -> None:
         self._service.metrics.requests.labels(self._route).inc()
         before = [talk for talk in self._talks.values() if talk.task is not None]
-        talk = _Talk(taken=len(utterance.order.text))
+        talk = Talk(taken=len(utterance.order.text))
         self._talks[utterance] = talk
         to_the_end = [one.task for one in before if one.task is not None and not one.stopped]
         talk.opening = asyncio.create_task(self._open(utterance, to_the_end))
@@ -243,7 +218,7 @@ class LiveConnection:
             raise utterance.refused
         return await self._service.open(utterance.order)
 
-    async def _pass_on(self, event: Text | Flush | Finish, talk: _Talk, speech: Speech) -> None:
+    async def _pass_on(self, event: Text | Flush | Finish, talk: Talk, speech: Speech) -> None:
         try:
             if isinstance(event, Text):
                 talk.taken += len(event.text)
@@ -296,7 +271,7 @@ class LiveConnection:
     # Speaking.
 
     async def _speak(
-        self, utterance: Utterance, talk: _Talk, before: list[asyncio.Task[None]]
+        self, utterance: Utterance, talk: Talk, before: list[asyncio.Task[None]]
     ) -> None:
         assert talk.opening is not None
         try:
@@ -312,7 +287,7 @@ class LiveConnection:
             talk.opened, utterance.order = opened, opened.order
             self._outbox.put(utterance.ready(opened.voice))
             await self._pass_on_held(talk)
-            await self._tell(utterance, talk, opened)
+            await self._teller.tell(utterance, talk, opened)
         except RtDrama3Error as error:
             self._fail(utterance, error)
             self._outbox.put(utterance.cancelled(0))
@@ -341,106 +316,12 @@ class LiveConnection:
             if self._service.draining and not self._talks:
                 self.stop()
 
-    async def _pass_on_held(self, talk: _Talk) -> None:
+    async def _pass_on_held(self, talk: Talk) -> None:
         """What came while the stream was being opened; the reader adds to it until it is empty."""
         while talk.held:
             if talk.speech is not None:
                 await self._pass_on(talk.held[0], talk, talk.speech)
             talk.held.popleft()
-
-    async def _tell(self, utterance: Utterance, talk: _Talk, opened: Opened) -> None:
-        queue = asyncio.create_task(self._tell_queue(utterance, talk))
-        beside = [queue]
-        if opened.speech is not None and utterance.rests:
-
-            def wanted() -> bool:
-                return utterance.state is State.OPEN and not (talk.sending or talk.stopped)
-
-            def send(data: bytes, samples: int) -> None:
-                self._send_audio(utterance, data, samples, None)
-
-            held = send_held(opened.speech, opened.outgoing, wanted, send)
-            beside.append(asyncio.create_task(held))
-        try:
-            await self._tell_all(utterance, talk, opened, queue)
-        finally:
-            for task in beside:
-                task.cancel()
-
-    async def _tell_all(
-        self, utterance: Utterance, talk: _Talk, opened: Opened, queue: asyncio.Task[None]
-    ) -> None:
-        speech, outgoing = opened.speech, opened.outgoing
-        pace, playback = Pace(self._service.config.slow_seconds), Playback()
-        talk.heard = None if self._lane is None else self._lane.begin(utterance.id)
-        fading = False
-        if speech is not None:
-            async for chunk in speech:
-                talk.sending = True
-                queue.cancel()
-                await self._outbox.below(0, pace.begin())
-                pace.end(chunk.seconds)
-                new_text = self._tell_segments(utterance, talk, chunk)
-                fading = self._service.fading
-                data, samples = outgoing.push(chunk.pcm, fade=fading)
-                self._send_audio(utterance, data, samples, chunk)
-                if talk.heard is not None:
-                    talk.heard.take(chunk, speech)
-                if playback.play(chunk.seconds, new_text) and not talk.stopped:
-                    self._service.metrics.underruns.inc()
-                talk.sending = False
-                if fading:
-                    break
-        if fading:
-            self.stop()
-            return
-        summary = None if speech is None else await speech.summary()
-        outcome = self._service.outcome(summary, opened.order)
-        if talk.stopped:
-            self._outbox.put(utterance.cancelled(outcome.frames))
-            return
-        data, samples = outgoing.end()
-        await self._outbox.below(0, pace.begin())
-        self._send_audio(utterance, data, samples, None)
-        self._outbox.put(utterance.done(outcome))
-
-    def _tell_segments(self, utterance: Utterance, talk: _Talk, chunk: AudioChunk) -> bool:
-        """Tells of the pieces that begin with this chunk; returns whether any does."""
-        assert talk.speech is not None
-        begun = talk.speech.segments
-        first = talk.told
-        for index in range(first, min(chunk.segment + 1, len(begun))):
-            text, frame = begun[index]
-            self._outbox.put(utterance.segment(index, text, frame))
-            talk.spoken += len(text)
-            talk.told = index + 1
-        if talk.told >= talk.speech.pieces:  # the counts differ by white space: begin anew
-            talk.taken = talk.spoken = 0
-        utterance.waiting(max(0, talk.taken - talk.spoken))
-        return talk.told > first
-
-    def _send_audio(
-        self, utterance: Utterance, data: bytes, samples: int, chunk: AudioChunk | None
-    ) -> None:
-        first = utterance.first_audio is None
-        messages = utterance.audio(data, samples, chunk.stamps if chunk else None)
-        self._outbox.put(messages)
-        now = self._active = time.monotonic()
-        metrics = self._service.metrics
-        metrics.sent.labels(self._route).inc(len(data) if messages else 0)
-        if chunk is not None:
-            metrics.added.observe(now - chunk.stamps.decoded)
-        if first and utterance.first_audio is not None:
-            metrics.first_audio.observe(utterance.first_audio)
-
-    async def _tell_queue(self, utterance: Utterance, talk: _Talk) -> None:
-        told = None
-        while talk.speech is not None and not talk.speech.ended:
-            position = talk.speech.queue_position
-            if position is not None and position != told:
-                told = position
-                self._outbox.put(utterance.queued(position))
-            await asyncio.sleep(QUEUE_SECONDS)
 
 
 def _let_go(opening: asyncio.Task[Opened]) -> None:
