@@ -67,7 +67,7 @@ class CodecStream:
     def __init__(self, codec: Codec, decode: Decode | None = None) -> None:
         self._codec = codec
         self._decode = decode
-        self._state = codec.new_state(1)
+        self._state: CodecState | None = None
         self._frames: list[npt.NDArray[np.int64]] = []
         self._segment = 0
         self._prefilled = 0.0
@@ -75,6 +75,14 @@ class CodecStream:
         self._next = 0
         self.last_size = 0
         self.broken = False
+
+    def prepare(self) -> None:
+        """Takes the memory that decoding needs, unless it has it: some megabytes of a large codec.
+
+        A stream that waits for its first text has none.
+        """
+        if self._state is None:
+            self._state = self._codec.new_state(1)
 
     @property
     def gathered(self) -> int:
@@ -107,6 +115,8 @@ class CodecStream:
 
     def decode(self, group: FrameGroup) -> npt.NDArray[np.float32]:
         """PCM float32 ``[frames * frame_samples]``; groups must come in order."""
+        self.prepare()
+        assert self._state is not None
         self.broken = True
         codes = torch.from_numpy(group.codes)[None].to(self._codec.device, non_blocking=True)
         decode = self._decode or self._codec.decode_step

@@ -141,7 +141,8 @@ class Engine:
         stream = self._loop.streams.get(speech)
         if stream is None:
             raise RequestError("this stream has ended; open a new one.")
-        if text:
+        asks = isinstance(text, str) and bool(text.strip())
+        if asks and not (stream.text.final or stream.cancelled):
             self._loop.claim_place(stream)
         stream.text.push(text)
         self._loop.wake.set()

@@ -39,7 +39,7 @@ class Admission:
 
     def admit(self, waiting: list[EngineStream]) -> None:
         """Lets waiting streams read: those that kept a slot, those that play, then in order."""
-        waiting.sort(key=lambda s: (s.slot < 0, s.playing_since is None))
+        waiting.sort(key=lambda s: (s.slot < 0, s.fresh, s.asked))
         for position, stream in enumerate(waiting):
             if not self._slots.suits(stream):
                 self._slots.free(stream)  # this piece is guided, those before it were not
@@ -57,7 +57,7 @@ class Admission:
         others = self._slots.holders()
         if not others or len(others) >= self._config.max_streams:
             return not others
-        if stream.playing_since is not None:
+        if not stream.fresh:
             return True
         rows = self._slots.taken + stream.direction.width
         load = load_with(rows, self._costs, self._frame_seconds, self._config.codec_async)

@@ -128,20 +128,23 @@ class DeviceLoop:
             raise failure
         if self._closing:
             raise Overloaded("the engine is shutting down; use another one.")
-        check = check_silent if silent else check_place
-        check(self.open_streams(), self._config, time.monotonic())
+        now = time.monotonic()
+        if silent:
+            check_silent(self.open_streams(), self._config, now)
+        else:
+            check_place(self.open_streams(), self._config, now, new=True)
 
     def add(self, stream: EngineStream, silent: bool) -> None:
         """Takes a new stream in; raises as ``check_open`` does."""
         with self._lock:
             self.check_open(silent)
             if not silent:
-                stream.wanted = time.monotonic()
+                stream.wanted = stream.asked = time.monotonic()
             self.streams[stream.speech] = stream
         self.wake.set()
 
     def claim_place(self, stream: EngineStream) -> None:
-        """Makes a silent stream one that speaks: text for it is at hand.
+        """Begins the next turn of a silent stream: text for it is at hand.
 
         Raises:
             Overloaded: too many speak or wait to already.
@@ -150,7 +153,8 @@ class DeviceLoop:
             now = time.monotonic()
             if not has_place(stream, now):
                 check_place(self.open_streams(), self._config, now)
-            stream.wanted = now
+                stream.asked, stream.fresh = now, True
+            stream.wanted = max(stream.wanted, now)
 
     def open_streams(self) -> list[EngineStream]:
         """The streams that have not ended."""
@@ -224,8 +228,9 @@ class DeviceLoop:
         return self._make_frames() or worked
 
     def _idle(self) -> bool:
-        """Whether no take is under way, also none that waits for text."""
-        begun = any(stream.frames for stream in self.open_streams())
+        """Whether no take is under way, also none whose next text may be on its way."""
+        now = time.monotonic()
+        begun = any(stream.frames and has_place(stream, now) for stream in self.open_streams())
         return not begun and not any(self.slots) and self.maker.idle
 
     def _look_after(self, stream: EngineStream, now: float) -> None:
@@ -256,6 +261,7 @@ class DeviceLoop:
             stream.attempt(lambda stream: stream.direction.adopt())
             return stream.failure is None
         if first.speech not in self.streams:
+            first.asked = stream.asked
             with self._lock:
                 self.streams[first.speech] = first
             self.wake.set()
@@ -310,7 +316,7 @@ class DeviceLoop:
         self._last_read = now
 
         def urgency(stream: EngineStream) -> tuple[bool, float]:
-            if stream.playing_since is None:
+            if stream.fresh:
                 return True, stream.prefill_started
             return False, stream.lead(now, self._frame_seconds)
 
@@ -323,7 +329,7 @@ class DeviceLoop:
     def _read_block(self, stream: EngineStream) -> None:
         if self._reader.read_block(stream):
             stream.epoch += 1
-            stream.phase = Phase.SPEAKING
+            stream.phase, stream.fresh = Phase.SPEAKING, False
             guidance = None if stream.direction.twin is None else stream.direction.guidance
             self.maker.start(stream.slot, stream.sampling, stream.seed, stream.frames, guidance)
 
@@ -387,7 +393,8 @@ class DeviceLoop:
             text = stream.segments[-1][0]
             stream.spoken.append((text, np.stack(stream.piece_frames, 1)))
             stream.piece_frames = []
-        stream.wanted = time.monotonic()
+        now = time.monotonic()
+        stream.wanted = now + stream.unheard(now, self._frame_seconds)
         if stream.text.empty():
             self.slots.free(stream)
         else:  # who speaks does not queue again for its next piece

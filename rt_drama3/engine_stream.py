@@ -206,7 +206,9 @@ class EngineStream:
         accepted: when it was opened.
         wake: makes the device thread look at it.
         direction: what directs it.
-        wanted: when text last came for it or was spoken (see ``engine_places``).
+        wanted: until when text came for it, or was heard, so far (see ``engine_places``).
+        asked: when its present turn began.
+        fresh: nothing of that turn was spoken yet.
         voice: references as codes, once prepared.
         rows: prompt of the present piece, int64 ``[T, 1 + num_codebooks]`` on the device.
         system_rows, voice_key: its system block.
@@ -237,6 +239,8 @@ class EngineStream:
     text: TextIntake = field(default_factory=TextIntake)
     phase: Phase = Phase.IDLE
     wanted: float = -math.inf
+    asked: float = 0.0
+    fresh: bool = True
     cancelled: bool = False
     failure: RtDrama3Error | None = None
     voice: list[tuple[str, Codes]] | None = None
@@ -358,6 +362,14 @@ class EngineStream:
         if self.playing_since is None:
             return 0.0
         return self.codec.submitted * frame_seconds - (now - self.playing_since)
+
+    def unheard(self, now: float, frame_seconds: float) -> float:
+        """Seconds for which a listener will hear what was made so far, at least."""
+        if not self.request.audio:
+            return 0.0
+        if self.playing_since is None:
+            return self.codec.submitted * frame_seconds
+        return max(0.0, self.lead(now, frame_seconds))
 
     def play(self, frames: int, now: float, frame_seconds: float) -> None:
         """Notes that frames were delivered (codec thread); a player that ran dry begins anew."""

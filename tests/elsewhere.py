@@ -23,6 +23,9 @@ class Elsewhere:
         self.url = url
         self._http = httpx.Client(base_url=url, timeout=WAIT, trust_env=False)
 
+    def close(self) -> None:
+        self._http.close()
+
     def metric(self, name: str, **labels: str) -> float:
         """A metric's samples that have these labels, summed up."""
         families = text_string_to_metric_families(self._http.get("/metrics").text)
@@ -44,4 +47,7 @@ def elsewhere() -> Iterator[Elsewhere]:
     model = str(small_directory())
     with Served(model, "eager", arguments=("--threads", "1")) as served:
         place = Elsewhere(served.url)
-        yield place
+        try:
+            yield place
+        finally:
+            place.close()

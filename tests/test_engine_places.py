@@ -1,4 +1,4 @@
-"""Who counts as a stream that speaks, and who is refused (on a simulated machine)."""
+"""Who counts as a stream that speaks, who is refused, whose turn it is: on a simulated machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from rt_drama3.engine_places import KEPT_SECONDS
-from rt_drama3.errors import Overloaded
-from tests.simulation import Machine
+from rt_drama3.errors import Overloaded, RequestError
+from tests.simulation import FRAME, Machine
 
 Make = Callable[..., Machine]
 
@@ -60,7 +60,7 @@ def test_a_pause_within_an_answer_costs_no_place(machine: Make) -> None:
         sim.open()
     answer.push_text("more. ")
     sim.run(lambda: len(answer.segments) == 2 and answer.resting)
-    sim.rest(KEPT_SECONDS + 0.5)
+    sim.rest(2 * 20 * FRAME + KEPT_SECONDS + 0.1)  # both are heard, and more
     other = sim.open()  # now it counts as silent
     with pytest.raises(Overloaded):
         answer.push_text("A third. ")
@@ -88,3 +88,148 @@ def test_silent_streams_can_be_forbidden(machine: Make) -> None:
     with pytest.raises(Overloaded, match="max_silent"):
         sim.open("", final=False)
     assert sim.open("It has text. ", final=False) is not None
+
+
+def test_a_place_is_kept_while_somebody_listens(machine: Make) -> None:
+    """What is made faster than it plays is heard long after it was made."""
+    sim = machine(frames=200, max_streams=1, max_queue=0)
+    answer = sim.open("", final=False)
+    answer.push_text("It is made in one second and plays for nine. ")
+    sim.run(lambda: answer.resting)
+    sim.rest(sim.first(answer) + 200 * FRAME - sim.clock.now + KEPT_SECONDS - 0.2)
+    with pytest.raises(Overloaded):
+        sim.open()
+    sim.rest(0.4)
+    sim.open()
+
+
+def test_audio_that_nobody_took_keeps_its_place(machine: Make) -> None:
+    sim = machine(frames=20, max_streams=1, max_queue=0)
+    slow = sim.open("", final=False)
+    chunks = sim.heard.pop(slow)  # takes nothing yet
+    slow.push_text("Hello there. ")
+    sim.run(lambda: slow.resting)
+    sim.rest(60)
+    with pytest.raises(Overloaded):
+        sim.open()
+    sim.heard[slow] = chunks
+    sim.turn()
+    sim.open()
+
+
+def test_the_beginning_of_a_sentence_has_a_place(machine: Make) -> None:
+    sim = machine(frames=20, max_streams=1, max_queue=0)
+    sim.open("It begins", final=False)
+    with pytest.raises(Overloaded):
+        sim.open()
+
+
+def test_text_that_waits_for_its_turn_has_a_place(machine: Make) -> None:
+    sim = machine(frames=20, max_streams=1, max_queue=0)
+    stream = sim.open("", final=False)
+    stream.push_text("It begins")
+    sim.rest(KEPT_SECONDS + 0.5)
+    stream.flush()
+    with pytest.raises(Overloaded):
+        sim.open()
+
+
+def test_white_space_and_text_behind_the_end_ask_for_nothing(machine: Make) -> None:
+    sim = machine(frames=20, max_streams=1, max_queue=0)
+    silent, ended = sim.open("", final=False), sim.open("", final=False)
+    silent.push_text(" \n")
+    ended.finish()
+    speaking = sim.open()
+    with pytest.raises(RequestError, match="finished"):
+        ended.push_text("Too late.")
+    silent.push_text(" ")
+    assert not speaking.ended
+
+
+def test_open_streams_are_bounded_whatever_they_did(machine: Make) -> None:
+    sim = machine(frames=5, max_streams=1, max_queue=1, max_silent=2)
+    for _ in range(4):
+        stream = sim.open("Hi. ", final=False)
+        sim.run(lambda stream=stream: sim.heard[stream] and stream.resting)
+        sim.rest(KEPT_SECONDS + 1)
+    with pytest.raises(Overloaded, match=r"4 streams are open.*at most 4.*max_silent"):
+        sim.open()
+    stream.cancel()
+    sim.open()
+
+
+def test_a_silent_stream_that_speaks_queues_like_a_newcomer(machine: Make) -> None:
+    """In the order in which text came, not in that of opening; also one that has spoken before."""
+    sim = machine(frames=40, max_streams=1)
+    old, older = sim.open("", final=False), sim.open("", final=False)
+    older.push_text("Hello there. ")
+    sim.run(lambda: sim.heard[older] and older.resting)
+    sim.rest(60)
+    speaking = sim.open()
+    sim.run(lambda: sim.heard[speaking])
+    waiting = [sim.open(), sim.open()]
+    sim.run(lambda: waiting[1].queue_position == 1)
+    for late in (old, older):
+        late.push_text("I come last. ")
+    sim.run(lambda: older.queue_position is not None)
+    assert [s.queue_position for s in (*waiting, old, older)] == [0, 1, 2, 3]
+
+
+def test_who_speaks_again_after_a_silence_is_admitted_by_the_load(machine: Make) -> None:
+    sim = machine(frames=100, max_streams=4)
+    sim.step = lambda streams: 0.018 * streams  # two of them are realtime
+    bots = [sim.open("", final=False) for _ in range(4)]
+    for bot in bots:
+        bot.push_text("Hi. ")
+        sim.run(lambda bot=bot: sim.heard[bot] and bot.resting)
+    sim.rest(60)
+    for bot in bots:
+        bot.push_text("And now everybody. ")
+    sim.run(lambda: all(bot.resting and len(bot.segments) == 2 for bot in bots))
+    assert [sim.gap(bot, since=100) for bot in bots] == [0.0] * 4
+
+
+def test_bots_that_speak_now_and_then_do_not_shut_a_newcomer_out(machine: Make) -> None:
+    sim = machine(frames=80, max_streams=2, max_queue=30)
+    sim.step = lambda streams: 0.02 * streams
+    bots = [sim.open("", final=False) for _ in range(12)]
+    due = {bot: sim.clock.now + 0.8 * number for number, bot in enumerate(bots)}
+
+    def talk() -> None:
+        for bot in bots:
+            if bot in due and sim.clock.now >= due[bot]:
+                bot.push_text("Hello there again. ")
+                del due[bot]
+            elif bot not in due and bot.resting:
+                lead = sim.stream(bot).lead(sim.clock.now, FRAME)
+                due[bot] = sim.clock.now + max(0.0, lead) + 6
+
+    began = sim.clock.now
+    while sim.clock.now < began + 30:
+        sim.turn(idle=0.02)
+        talk()
+    newcomer = sim.open()
+    while not sim.heard[newcomer]:
+        sim.turn(idle=0.02)
+        talk()
+        assert sim.clock.now < began + 60
+
+
+def test_connections_that_are_silent_do_not_put_off_a_faster_step(machine: Make) -> None:
+    sim = machine(frames=20)
+    bot = sim.open("", final=False)
+    bot.push_text("Hi. ")
+    sim.run(lambda: sim.heard[bot] and bot.resting)
+    assert not sim.engine._loop._idle()
+    sim.rest(60)
+    assert sim.engine._loop._idle()
+
+
+def test_a_stream_without_text_has_no_memory_of_the_codec(machine: Make) -> None:
+    sim = machine(frames=20)
+    silent = sim.open("", final=False)
+    sim.rest(1)
+    assert sim.stream(silent).codec._state is None
+    silent.push_text("Hi. ")
+    sim.run(lambda: sim.heard[silent])
+    assert sim.stream(silent).codec._state is not None

@@ -70,7 +70,7 @@ class Client(threading.Thread):
         speech = self.engine.open(SpeechRequest(final=False, seed=1))
 
         def push() -> None:
-            with suppress(RequestError):
+            with suppress(Overloaded, RequestError):
                 for word in ("Why", " not? ", "Hello", " there. ", "Hm."):
                     speech.push_text(word)
                     if self.rng.random() < 0.3:

@@ -26,6 +26,10 @@ LEAST = 100  # rules in a row that are worth it
 def read_tokenizer(path: Path, data: Any) -> Tokenizer:
     """The tokenizer of a ``tokenizer.json``; a long list of word rules in it is looked up.
 
+    With such a list the tokenizer is used as it is from then on: it cannot be saved or copied, and
+    changing it while another thread encodes would wait for ever (``tokenizers`` holds a lock, the
+    custom normaliser needs the interpreter).
+
     Args:
         path: of the file.
         data: what is in it, parsed.

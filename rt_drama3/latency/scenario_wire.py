@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -50,7 +51,7 @@ def peer(
     result.record("", spoken)
     result.add("barge in", "ms", _known(cut, lambda m: m.barge_in_ms))
     result.add("barge in to its answer", "ms", _known(cut, lambda m: m.silent_ms))
-    if cut and all(u.cancelled is None for u in cut):
+    if cut and all(u.cancelled is None and u.error is None for u in cut):
         result.notes.append("barge-in: the server had sent everything before it could be told")
     elif cut and not any(u.silent is not None for u in cut):
         result.notes.append("barge-in: this dialect has no answer to it; nothing to measure")
@@ -268,7 +269,8 @@ async def _peer(
             raise DeviceError(f"{target.address} did not speak: {first.error}")
         spoken = [await one(SENTENCE) for _ in range(times)]
         sending = [u.ended - u.arrivals[0].at for u in spoken if u.ended and u.arrivals]
-        soon = Cut(after=min([BARGE_IN, *(BARGE_IN * seconds for seconds in sending)]))
+        usual = statistics.median(sending) if sending else 1.0
+        soon = Cut(after=BARGE_IN * min(1.0, usual))
         cut = [await one(LONG, soon) for _ in range(barge_ins)]
     finally:
         await caller.close()

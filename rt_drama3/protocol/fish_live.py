@@ -182,7 +182,7 @@ class FishLiveSession(Session[FishUtterance]):
             raise fields.refuse("text", "a string is needed")
         if running.ended_early:
             raise Refused("out_of_order", "text came after the speech had reached its limit.")
-        passed = running.text.push(text)
+        passed = running.take_text(text)
         return [Text(running, passed)] if passed else []
 
     def _stop(self, fields: Fields) -> list[Event]:

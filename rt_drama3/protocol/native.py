@@ -107,7 +107,7 @@ class NativeSession(Session[NativeUtterance]):
             raise Refused("out_of_order", "text came without a start.")
         if running.state is State.FINISHING:
             raise Refused("out_of_order", "text came after finish.")
-        passed = running.text.push(text)
+        passed = running.take_text(text)
         return [Text(running, passed)] if passed else []
 
     def _finish(self, fields: Fields) -> list[Event]:

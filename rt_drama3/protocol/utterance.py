@@ -106,7 +106,8 @@ class Utterance(ABC):
         sent: so far.
         state: where it stands; sessions change it.
         text: what came of its text, and how much waits.
-        first_audio: seconds from ``accepted`` to the first message with audio.
+        asked: when its first text came; None as long as there was none.
+        first_audio: seconds from ``asked`` to the first message with audio.
         owes_cancelled: the client asked for a cancel and waits for its answer.
         refused: why its start cannot be served, where it has to wait for its turn to be told so.
         rests: what resampling holds back goes out when all text so far was spoken, at the price
@@ -133,8 +134,20 @@ class Utterance(ABC):
         self.sent = Sent()
         self.state = State.FINISHING if order.final else State.OPEN
         self.text = TextGate(limits)
-        self.first_audio: float | None = None  # seconds from accepted
+        self.asked = self.accepted if order.text.strip() else None
+        self.first_audio: float | None = None
         self.owes_cancelled = False
+
+    def take_text(self, text: str) -> str:
+        """Takes a delta and returns what can pass now; see ``TextGate.push``.
+
+        Raises:
+            Refused: it cannot be taken.
+        """
+        passed = self.text.push(text)
+        if self.asked is None and text.strip():
+            self.asked = self.clock()
+        return passed
 
     @abstractmethod
     def ready(self, voice: str = "") -> list[bytes]:
@@ -160,7 +173,8 @@ class Utterance(ABC):
         if self.state is State.OVER:
             return []
         if data and self.first_audio is None:
-            self.first_audio = self.clock() - self.accepted
+            began = self.accepted if self.asked is None else self.asked
+            self.first_audio = self.clock() - began
         pieces = list(self._pieces(data, samples))
         self.sent.samples += samples
         self.sent.messages += len(pieces)

@@ -319,7 +319,7 @@ class LiveConnection:
     async def _pass_on_held(self, talk: Talk) -> None:
         """What came while the stream was being opened; the reader adds to it until it is empty."""
         while talk.held:
-            if talk.speech is not None:
+            if talk.speech is not None and not talk.stopped:
                 await self._pass_on(talk.held[0], talk, talk.speech)
             talk.held.popleft()
 

@@ -51,14 +51,15 @@ def check_reader(config: ServerConfig, host: str | None) -> None:
     """
     if not host or config.api_keys or config.insecure:
         return
-    allowed = (*config.allowed_origins, *config.cors_origins)
-    _, _, name = _parts(f"http://{host}")
+    origins = (*config.allowed_origins, *config.cors_origins)
+    known = {*config.allowed_hosts, *(_parts(origin)[2] for origin in origins)}
+    name = "" if "@" in host else _parts(f"http://{host}")[2].rstrip(".")
     here = name == "localhost" or name.endswith(".localhost") or _is_address(name)
-    if not (here or "*" in allowed or name in {_parts(origin)[2] for origin in allowed}):
+    if not (here or "*" in (*origins, *config.allowed_hosts) or (name and name in known)):
         raise Refused(
             "forbidden",
-            f"host {show(host)} is not this machine's address; ask for that, or let "
-            "allowed_origins name the host's pages.",
+            f"host {show(host)} is not this machine's address; ask for that, or let allowed_hosts "
+            "name it.",
         )
 
 

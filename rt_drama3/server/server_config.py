@@ -40,6 +40,8 @@ class ServerConfig:
         allowed_origins: WebSocket handshakes with an ``Origin`` other than these are refused;
             none means pages of this machine where there is neither ``api_keys`` nor ``insecure``,
             and else any (see ``origins``).
+        allowed_hosts: names (``Host``) by which a server without a key may be asked for voices,
+            models and metrics, besides this machine's addresses; ``*`` is any.
         connections: WebSockets and speech requests that may be open in all.
         connections_per_client: and of one client (address).
         slow_seconds: how far the reading of a client may fall behind realtime, in all, once its
@@ -73,6 +75,7 @@ class ServerConfig:
     insecure: bool = False
     cors_origins: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     connections: int = 512
     connections_per_client: int = 64
     slow_seconds: float = 10.0

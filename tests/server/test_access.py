@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,48 @@ def test_connections_that_are_silent_keep_nobody_out(tmp_path: Path) -> None:
             two.socket.close()
             assert four.take()["event"] == "audio"
         place.until_free()
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_utterance_whose_text_finds_no_place_fails_once(tmp_path: Path, at_once: bool) -> None:
+    """However much text it sends, and also while its stream is being opened."""
+    with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 0}) as place:
+        with place.native() as one, place.native() as two:
+            one.send("start", text=LONG)
+            one.take_until("audio")
+            two.send("start")
+            if not at_once:
+                assert two.take()["type"] == "ready"
+            for _ in range(50):
+                two.send("text", text="Hello. ")
+            two.send("finish")
+            two.send("ping")
+            messages = two.take_until("pong")
+            if at_once and messages[-2:][0]["type"] != "error":
+                messages += two.take_until("error")
+            errors = [(m["code"], m["scope"]) for m in messages if m["type"] == "error"]
+            assert errors == [("overloaded", "utterance")]
+            one.send("cancel")
+            one.take_until("cancelled")
+            two.send("start", text="Hello. ", final=True, max_seconds=0.2)
+            assert two.take_until("done")[-1]["frames"] == 4  # the connection goes on
+        place.until_free()
+        assert place.metric("errors_total", code="overloaded") == 1
+
+
+def test_first_audio_counts_from_the_first_text(tmp_path: Path) -> None:
+    with serving(shared_drama(), tmp_path) as place, place.native() as client:
+        client.send("start", max_seconds=0.2)
+        client.take_until("ready")
+        time.sleep(0.5)  # the user speaks
+        asked = time.monotonic()
+        client.send("text", text="Hello. ")
+        client.send("finish")
+        done = client.take_until("done")[-1]
+        heard = 1e3 * (time.monotonic() - asked)
+        assert done["timings"]["first_audio_ms"] <= heard
+        assert done["timings"]["total_ms"] >= 500
+        assert place.metric("first_audio_seconds_sum") <= heard / 1e3
 
 
 def test_the_place_in_the_queue_is_told_as_it_changes(tmp_path: Path) -> None:

@@ -104,19 +104,30 @@ def test_hosts_that_may_read() -> None:
         "",
         "127.0.0.1",
         "127.0.0.1:8035",
-        "localhost:8035",
+        "LOCALHOST.:8035",
+        "127.0.0.1.",
         "[::1]:80",
         "a.localhost",
     ):
         assert not refused(check_reader, config, host), host
-    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "[", "x@y"):
-        assert refused(check_reader, config, host), host
+    other = (
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example:80",
+        "[",
+        "x@127.0.0.1",
+    )
+    for settings in ({}, {"allowed_origins": ("null",)}, {"allowed_hosts": ("good.example",)}):
+        for host in other:
+            assert refused(check_reader, ServerConfig(**settings), host), host
     for settings in (
         {"api_keys": ("key",)},
         {"insecure": True},
         {"allowed_origins": ("*",)},
         {"allowed_origins": ("https://evil.example",)},
         {"cors_origins": ("https://evil.example",)},
+        {"allowed_hosts": ("*",)},
+        {"allowed_hosts": ("evil.example",)},
     ):
         assert not refused(check_reader, ServerConfig(**settings), "evil.example:8035")
 
