@@ -118,16 +118,29 @@ def _unrouted(default: ASGIApp) -> ASGIApp:
     return answer
 
 
+_ELSEWISE = {
+    "/v1/stream": "is a WebSocket route; a proxy in between has to pass Upgrade on",
+    "/v1/tts/live": "is a WebSocket route; a proxy in between has to pass Upgrade on",
+    "/v1/listen": "is a WebSocket route of rt-drama3 serve --listen",
+    "/obs": "is there with rt-drama3 serve --listen",
+    "/v1/stop": "is there with rt-drama3 serve --listen or --sink, for POST",
+}
+
+
 def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     name = new_request_id()
-    body = {
-        "status": error.status_code,
-        "message": f"{request.method} {request.url.path[:200]}: {error.detail}.",
+    path = request.url.path[:200]
+    known = _ELSEWISE.get(path)
+    more = f" {path} {known}." if known else ""
+    refusal = {
+        "message": f"{request.method} {path}: {error.detail}.{more}",
         "code": NO_ROUTE,
         "remedy": KINDS[NO_ROUTE].remedy,
         "retriable": False,
         "request_id": name,
     }
+    openai = {**refusal, "type": "invalid_request_error", "param": None}  # its SDKs read this alone
+    body = {"status": error.status_code, **refusal, "error": openai}
     headers = {**(error.headers or {}), "X-Request-Id": name}
     return JSONResponse(body, error.status_code, headers)

@@ -53,7 +53,8 @@ async def _serve(
     connection_id = new_request_id()
     try:
         service.check_key(browser_keys.authorization(websocket))
-        origins.check_handshake(service.config, websocket.headers.get("origin"))
+        asked = websocket.headers
+        origins.check_handshake(service.config, asked.get("origin"), asked.get("host"))
         service.check_ready()
         with service.client(address, route):
             idle = f"{service.limits.idle_seconds:g}".encode()

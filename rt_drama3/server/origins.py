@@ -15,14 +15,14 @@ from rt_drama3.protocol.refusals import show
 from rt_drama3.server.server_config import ServerConfig, is_loopback
 
 
-def check_handshake(config: ServerConfig, origin: str | None) -> None:
+def check_handshake(config: ServerConfig, origin: str | None, host: str | None = None) -> None:
     """Checks who opens a WebSocket to speak.
 
     Raises:
         Refused: ``forbidden``.
     """
     if config.allowed_origins:
-        if not (origin is None or _among(config.allowed_origins, origin)):
+        if not (origin is None or _among(config.allowed_origins, origin) or _is_own(origin, host)):
             raise _refused(origin)
     else:
         check_request(config, origin)
@@ -74,14 +74,19 @@ def check_listener(config: ServerConfig, origin: str | None, host: str | None) -
     """
     if origin is None or _among(config.allowed_origins, origin):
         return
-    scheme, place, name = _parts(origin)
-    own = scheme in ("http", "https") and place == host
-    if not own or not (name == "localhost" or _is_address(name)):
+    if not _is_own(origin, host):
         raise _refused(origin)
 
 
 def _among(allowed: tuple[str, ...], origin: str) -> bool:
     return origin in allowed or "*" in allowed
+
+
+def _is_own(origin: str, host: str | None) -> bool:
+    """Whether it is a page of this server, under a name that nobody else can give it."""
+    scheme, place, name = _parts(origin)
+    own = scheme in ("http", "https") and place == host
+    return own and (name == "localhost" or _is_address(name))
 
 
 def _is_here(origin: str) -> bool:

@@ -131,3 +131,9 @@ def test_errors_are_the_clients_own(server: Watched) -> None:
 
 def test_models(server: Watched) -> None:
     assert [model.id for model in client(server).models.list()] == ["nano"]
+
+
+def test_a_route_that_is_not_here_is_told_so(server: Watched) -> None:
+    chat = client(server).chat.completions
+    with pytest.raises(openai.NotFoundError, match=r"POST /v1/chat/completions: Not Found"):
+        chat.create(model="any", messages=[{"role": "user", "content": "Hi."}])

@@ -120,6 +120,10 @@ def test_errors_have_the_shape_of_their_api(ending: Place) -> None:
     assert "audio/*" in voice.json()["remedy"]
     assert ending.get("/v1/tts").status_code == 405
     assert ending.get("/nope").json()["code"] == "no_such_route"
+    assert "POST" in ending.get("/v1/stop").json()["message"]
+    for path in ("/v1/stream", "/v1/tts/live", "/v1/listen"):
+        assert "WebSocket" in ending.get(path).json()["message"]
+    assert "--listen" in ending.get("/obs").json()["error"]["message"]
 
 
 def test_an_error_before_audio_is_an_http_error(ending: Place) -> None:

@@ -74,6 +74,18 @@ def test_what_the_operator_allows() -> None:
     assert not refused(check_handshake, ServerConfig(allowed_origins=("*",)), "null")
 
 
+def test_a_list_of_others_does_not_lock_the_servers_own_page_out() -> None:
+    config = ServerConfig(allowed_origins=("https://a.example",))
+    assert not refused(check_handshake, config, "http://127.0.0.1:8035", "127.0.0.1:8035")
+    assert not refused(check_handshake, config, "http://localhost:8035", "localhost:8035")
+    for origin, host in (
+        ("http://127.0.0.1:3000", "127.0.0.1:8035"),
+        ("http://evil.example:8035", "evil.example:8035"),  # a name that was made to point here
+        ("http://127.0.0.1:8035", None),
+    ):
+        assert refused(check_handshake, config, origin, host)
+
+
 def test_listeners_are_the_servers_own_pages() -> None:
     config = ServerConfig()
     assert not refused(check_listener, config, "http://127.0.0.1:8035", "127.0.0.1:8035")

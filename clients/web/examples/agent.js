@@ -12,7 +12,7 @@ const ANSWERS = [
 const $ = (id) => document.getElementById(id);
 const server = new URLSearchParams(location.search).get("server") ?? "http://127.0.0.1:8035";
 const client = new Client({ server });
-let player = null;
+let opening = null;
 let playback = null;
 let turn = 0;
 
@@ -32,7 +32,8 @@ function line(who, text) {
 }
 
 async function answer() {
-  player ??= await Player.open(); // within the click: a browser lets nothing play before
+  opening ??= Player.open(); // within the click: a browser lets nothing play before
+  const player = await opening;
   await player.resume();
   const text = ANSWERS[turn++ % ANSWERS.length];
   const mine = say(player, client, tokens(text));
@@ -40,8 +41,9 @@ async function answer() {
   $("interrupt").disabled = false;
   const spoken = line("Agent", "");
   mine.addEventListener("segment", ({ text: words }) => spoken.append(`${words} `));
-  const heard = await mine.finished;
-  if (playback === mine) $("interrupt").disabled = true;
+  const heard = await mine.finished.finally(() => {
+    if (playback === mine) $("interrupt").disabled = true;
+  });
   if (heard.stopped) {
     // What a language model should be told: so much of its answer was heard.
     const rest = document.createElement("span");

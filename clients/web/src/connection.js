@@ -1,7 +1,14 @@
 // One WebSocket: maps out, maps in, and an end that is always told.
 
 import { routeUrl, subprotocols } from "./address.js";
-import { BadServerMessage, ConnectFailed, ConnectionLost, closeError, serverError } from "./errors.js";
+import {
+  BadServerMessage,
+  ConnectFailed,
+  ConnectionLost,
+  UsageError,
+  closeError,
+  serverError,
+} from "./errors.js";
 import { MsgpackError, decode, encode } from "./msgpack.js";
 
 const OPEN = 1;
@@ -33,10 +40,19 @@ export class Connection {
   static async open(where) {
     const url = routeUrl(where.server, where.route, "ws");
     const began = now();
-    const socket = new where.WebSocket(url, subprotocols(where.key));
+    const offered = subprotocols(where.key);
+    if (!where.WebSocket) {
+      throw new UsageError("this runtime has no WebSocket.", "Pass one as the option WebSocket.");
+    }
+    let socket;
+    try {
+      socket = new where.WebSocket(url, offered);
+    } catch (error) { // such as a page on https that asks for http
+      throw new UsageError(`${url} cannot be opened from here: ${error.message}`);
+    }
     socket.binaryType = "arraybuffer";
     const opened = await new Promise((resolve) => {
-      const timer = setTimeout(() => resolve(false), where.timeoutMs);
+      const timer = setTimeout(() => resolve(null), where.timeoutMs);
       const end = (result) => () => {
         clearTimeout(timer);
         resolve(result);
@@ -47,6 +63,7 @@ export class Connection {
     if (opened) return new Connection(socket, now() - began);
     socket.onopen = socket.onerror = socket.onclose = null;
     socket.close();
+    if (opened === null) throw new ConnectFailed(`${url} gave no answer in ${where.timeoutMs} ms.`);
     throw (await refusal(where)) ?? new ConnectFailed(`${url} could not be opened.`);
   }
 

@@ -9,7 +9,6 @@ export class ClientError extends Error {
    */
   constructor(message, more = {}) {
     super(more.remedy ? `${message} ${more.remedy}` : message);
-    this.name = this.constructor.name;
     this.code = more.code ?? "client_error";
     this.remedy = more.remedy ?? "";
     this.retriable = more.retriable ?? false;
@@ -30,7 +29,8 @@ export class UsageError extends ClientError {
 /** No connection could be opened. */
 export class ConnectFailed extends ClientError {
   constructor(message) {
-    const remedy = "Check the address, and that the server runs.";
+    const remedy = "Check the address, that the server runs, and that it lets this page's origin in; "
+      + "its log says why it refused.";
     super(message, { code: "connect_failed", remedy, retriable: true });
   }
 }
@@ -82,8 +82,7 @@ export class AutoplayBlocked extends ClientError {
 
 /** This browser lacks something that playing needs. */
 export class PlayerUnavailable extends ClientError {
-  constructor(message) {
-    const remedy = "Use a current browser, over https or on localhost.";
+  constructor(message, remedy = "Use a current browser, over https or on localhost.") {
     super(message, { code: "player_unavailable", remedy });
   }
 }
@@ -113,6 +112,15 @@ export class TooSlow extends ServerError {}
 export class IdleTooLong extends ServerError {}
 /** A fault of the server; its operator finds more under the request id. */
 export class ServerFailed extends ServerError {}
+
+// Spelled out, since bundlers give classes names of their own.
+for (const [name, kind] of Object.entries({
+  ClientError, UsageError, ConnectFailed, ConnectionLost, ServerSilent, BadServerMessage,
+  SpeechCancelled, ClientClosed, AutoplayBlocked, PlayerUnavailable, PlayerFull, ServerError,
+  BadRequest, UnknownVoice, AccessDenied, Overloaded, Unavailable, TooSlow, IdleTooLong, ServerFailed,
+})) {
+  Object.defineProperty(kind.prototype, "name", { value: name, configurable: true, writable: true });
+}
 
 const KINDS = new Map([
   ["unknown_voice", UnknownVoice],

@@ -53,6 +53,7 @@ export interface ReadyEvent {
   format: string;
   contentType: string;
   sampleRate: number;
+  channels: number;
   bitrate: number | null;
   frameMs: number;
   limits: Record<string, number>;
@@ -146,6 +147,8 @@ export class Speech implements AsyncIterable<SpeechEvent> {
   readonly id: string | null;
   readonly sampleRate: number | null;
   readonly samples: number;
+  /** What the server said of the request: text that it cannot read, settings without effect. */
+  readonly notices: string[];
   /** Milliseconds since it was made. */
   readonly timings: {
     connect: number | null;
@@ -187,7 +190,7 @@ export interface PlayerOptions {
 }
 
 /** Fires `state` and `error`. */
-export class Player extends EventTarget {
+export class Player extends Telling<{ state: Event; error: FailedEvent }> {
   private constructor();
   static open(options?: PlayerOptions): Promise<Player>;
   readonly sampleRate: number;
@@ -220,8 +223,34 @@ export interface TrackReport {
 /** A `segment` event of a track, a playback or a listener. */
 export interface HeardSegment extends Event, Segment {}
 
+/** An `error` event of a player or a track. */
+export interface FailedEvent extends Event {
+  error: ClientError;
+  track?: Track;
+}
+
+/** An EventTarget whose events have types. */
+declare class Telling<Events> extends EventTarget {
+  addEventListener<Name extends keyof Events & string>(
+    type: Name,
+    listener: (event: Events[Name]) => void,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+  addEventListener(
+    type: string,
+    listener: EventListenerOrEventListenerObject | null,
+    options?: boolean | AddEventListenerOptions,
+  ): void;
+}
+
 /** One stream of sound. Fires `begin`, `segment` (`HeardSegment`), `underrun`, `error`, `end`. */
-export class Track extends EventTarget {
+export class Track extends Telling<{
+  begin: Event;
+  segment: HeardSegment;
+  underrun: Event;
+  error: FailedEvent;
+  end: Event;
+}> {
   private constructor();
   readonly id: number;
   readonly sampleRate: number;
@@ -245,7 +274,7 @@ export interface Heard extends TrackReport {
 }
 
 /** An utterance that is played while it is made. Fires `begin`, `segment` and `end`. */
-export class Playback extends EventTarget {
+export class Playback extends Telling<{ begin: Event; segment: HeardSegment; end: Event }> {
   constructor(player: Player, speech: Speech);
   readonly speech: Speech;
   readonly firstAudioMs: number | null;
@@ -277,7 +306,7 @@ export interface ListenerOptions {
 }
 
 /** Hears all that a server speaks, over /v1/listen. Fires `state`, `segment` and `quiet`. */
-export class Listener extends EventTarget {
+export class Listener extends Telling<{ state: Event; segment: HeardSegment; quiet: Event }> {
   constructor(player: Player, options?: ListenerOptions);
   readonly state: "stopped" | "connecting" | "listening" | "waiting" | "refused";
   readonly error: ClientError | null;
@@ -358,3 +387,5 @@ export class IdleTooLong extends ServerError {}
 export class ServerFailed extends ServerError {}
 export function serverError(fields: Record<string, unknown>): ServerError;
 export function closeError(code: number, reason: string): ClientError;
+
+export {}; // what is not exported above is not there

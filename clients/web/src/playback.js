@@ -52,7 +52,17 @@ export class Playback extends EventTarget {
     this.#stopped = true;
     this.#track?.stop(fadeMs);
     this.speech.cancel();
-    return this.finished;
+    try {
+      return await this.finished;
+    } catch {
+      // Its error is told by `finished`; what was heard until then is told here all the same.
+      return this.#heardAtLast();
+    }
+  }
+
+  async #heardAtLast() {
+    const nothing = { samples: 0, stopped: true, underruns: 0 };
+    return this.#report(this.#track ? await this.#track.finished : nothing);
   }
 
   async #run() {

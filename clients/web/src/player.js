@@ -46,7 +46,10 @@ export class Player extends EventTarget {
       await context.audioWorklet.addModule(url);
     } catch (error) {
       if (!options.context) await context.close();
-      throw new PlayerUnavailable(`the audio worklet ${url} could not be loaded (${error.message}).`);
+      throw new PlayerUnavailable(
+        `the audio worklet ${url} could not be loaded (${error.message}).`,
+        "Serve processor.js beside the module, or pass its address as processorUrl.",
+      );
     }
     return new Player(context, options);
   }

@@ -1,26 +1,250 @@
-// The audio worklet: a Mixer between its message port and its output. Loaded by Player.
+// The audio worklet, loaded by Player: a Mixer between its message port and its output. One file
+// without imports, since bundlers copy it as it is.
 
-import { Mixer } from "./mixer.js";
+// A queue of sound: pieces in, samples out, nothing copied twice.
 
-class RtDrama3Processor extends AudioWorkletProcessor {
-  #open = true;
+/** Int16 or float32 samples that wait to be played; at most `most` of them. */
+export class Ring {
+  #pieces = [];
+  #first = 0; // index of the first piece that is left; the array is cut now and then
+  #at = 0; // sample within it
 
-  constructor() {
-    super();
-    const mixer = new Mixer((report) => this.port.postMessage(report));
-    this.port.onmessage = ({ data }) => {
-      if (data.type === "close") this.#open = false;
-      else mixer.take(data);
-    };
-    this.mixer = mixer;
+  /** @param {number} most samples that may wait. */
+  constructor(most) {
+    this.most = most;
+    this.length = 0;
   }
 
-  process(inputs, outputs) {
-    const [first, ...others] = outputs[0];
-    this.mixer.render(first, currentFrame);
-    for (const channel of others) channel.set(first);
-    return this.#open;
+  /**
+   * @param {Int16Array | Float32Array} samples kept, not copied.
+   * @returns {boolean} whether there was room.
+   */
+  push(samples) {
+    if (this.length + samples.length > this.most) return false;
+    if (samples.length) this.#pieces.push(samples);
+    this.length += samples.length;
+    return true;
+  }
+
+  /**
+   * Adds samples to `out`.
+   *
+   * @param {Float32Array} out
+   * @param {number} from index in `out`.
+   * @param {(index: number) => number} [gain] of the index-th sample taken by this call.
+   * @returns {number} how many there were.
+   */
+  mixInto(out, from, gain) {
+    let done = 0;
+    const room = out.length - from;
+    while (done < room && this.length) {
+      const piece = this.#pieces[this.#first];
+      const count = Math.min(room - done, piece.length - this.#at);
+      const scale = piece instanceof Int16Array ? 1 / 32768 : 1;
+      for (let n = 0; n < count; n++) {
+        const value = piece[this.#at + n] * scale;
+        out[from + done + n] += gain ? value * gain(done + n) : value;
+      }
+      done += count;
+      this.length -= count;
+      this.#at += count;
+      if (this.#at === piece.length) this.#next();
+    }
+    return done;
+  }
+
+  clear() {
+    this.#pieces = [];
+    this.#first = this.#at = this.length = 0;
+  }
+
+  #next() {
+    this.#pieces[this.#first++] = null;
+    this.#at = 0;
+    if (this.#first >= 64) {
+      this.#pieces.splice(0, this.#first);
+      this.#first = 0;
+    }
   }
 }
 
-registerProcessor("rt-drama3", RtDrama3Processor);
+// What the audio worklet does, without the worklet: several streams into one, with a start
+// threshold, underruns, fades, and reports of which sample is rendered at which frame.
+
+const WAITING = 0; // for sound, before the start and after an underrun
+const PLAYING = 1;
+const FADING = 2;
+
+class Voice {
+  constructor(id, { threshold, delay, most, after = null }) {
+    this.id = id;
+    this.after = after; // id of a voice whose sound goes first
+    this.ring = new Ring(most);
+    this.threshold = threshold; // samples to collect before a start
+    this.delay = delay; // further frames before the first one
+    this.state = WAITING;
+    this.since = null; // frame at which the collecting began
+    this.due = null; // frame at which it starts
+    this.position = 0; // samples rendered
+    this.underruns = 0;
+    this.ended = false; // nothing more will come
+    this.fade = 0; // samples that a running fade has in all
+    this.faded = 0; // and has behind it
+  }
+}
+
+export class Mixer {
+  #voices = new Map();
+
+  /**
+   * @param {(report: object) => void} report takes `{type: "run" | "gap" | "over" | "full", id,
+   *     frame, sample, ...}`; frames are the context's.
+   */
+  constructor(report) {
+    this.report = report;
+  }
+
+  get size() {
+    return this.#voices.size;
+  }
+
+  /**
+   * @param {{type: "open" | "pcm" | "threshold" | "end" | "stop"} & Record<string, any>} message
+   *     `open`: id, threshold, delay, most, after; `pcm`: id, samples; `threshold`: id, threshold;
+   *     `end`: id; `stop`: id or null for all, fade. Numbers are samples.
+   */
+  take(message) {
+    if (message.type === "open") {
+      this.#voices.set(message.id, new Voice(message.id, message));
+      return;
+    }
+    if (message.type === "stop" && message.id === null) {
+      for (const voice of [...this.#voices.values()]) this.#stop(voice, message.fade);
+      return;
+    }
+    const voice = this.#voices.get(message.id);
+    if (!voice) return; // it was stopped while the message was on its way
+    if (message.type === "pcm") this.#push(voice, message.samples);
+    else if (message.type === "threshold") voice.threshold = message.threshold;
+    else if (message.type === "end") voice.ended = true;
+    else if (message.type === "stop") this.#stop(voice, message.fade);
+  }
+
+  /**
+   * Renders one block.
+   *
+   * @param {Float32Array} out zeros; every stream is added.
+   * @param {number} frame of the context at its first sample.
+   */
+  render(out, frame) {
+    for (const voice of this.#voices.values()) {
+      if (voice.state === WAITING) this.#wait(voice, frame);
+    }
+    for (const voice of this.#voices.values()) {
+      if (voice.state === PLAYING) this.#play(voice, out, frame);
+      else if (voice.state === FADING) this.#fadeOut(voice, out, frame);
+    }
+  }
+
+  #push(voice, samples) {
+    if (voice.state === FADING || voice.ended) return;
+    if (!voice.ring.push(samples)) {
+      this.report({ type: "full", id: voice.id, waiting: voice.ring.length });
+    }
+  }
+
+  #stop(voice, fade) {
+    if (voice.state === PLAYING && fade > 0) {
+      voice.state = FADING;
+      voice.fade = fade;
+    } else if (voice.state !== FADING) {
+      this.#over(voice, null, true); // silent as it is
+    }
+  }
+
+  #wait(voice, frame) {
+    const { ring } = voice;
+    if (!ring.length) {
+      if (voice.ended) this.#over(voice, frame, false);
+      return;
+    }
+    voice.since ??= frame;
+    const enough = ring.length >= voice.threshold || frame - voice.since >= voice.threshold;
+    if (voice.due === null && (enough || voice.ended)) {
+      voice.due = frame + voice.delay;
+    }
+    // The delay runs while another voice is waited for: it shifts all sound, and parts nothing.
+    if (voice.due !== null && frame >= voice.due && !this.#sounds(voice.after)) {
+      voice.state = PLAYING;
+      voice.delay = 0;
+      voice.since = voice.due = null;
+      this.report({ type: "run", id: voice.id, frame, sample: voice.position });
+    }
+  }
+
+  /** Whether a voice has something to sound; one that pauses in the middle lets others pass. */
+  #sounds(id) {
+    const voice = this.#voices.get(id);
+    return voice !== undefined && (voice.ring.length > 0 || voice.state === FADING);
+  }
+
+  #play(voice, out, frame) {
+    const count = voice.ring.mixInto(out, 0);
+    voice.position += count;
+    if (voice.ring.length) return;
+    if (voice.ended) {
+      this.#over(voice, frame + count, false);
+    } else if (count < out.length) {
+      voice.state = WAITING;
+      voice.underruns += 1;
+      this.report({
+        type: "gap",
+        id: voice.id,
+        frame: frame + count,
+        sample: voice.position,
+        underruns: voice.underruns,
+      });
+    }
+  }
+
+  #fadeOut(voice, out, frame) {
+    const part = out.subarray(0, Math.min(out.length, voice.fade - voice.faded));
+    const count = voice.ring.mixInto(part, 0, (n) => 1 - (voice.faded + n + 1) / voice.fade);
+    voice.position += count;
+    voice.faded += part.length;
+    if (voice.faded >= voice.fade || count < part.length) this.#over(voice, frame + count, true);
+  }
+
+  #over(voice, frame, stopped) {
+    this.#voices.delete(voice.id);
+    voice.ring.clear();
+    const { id, position: sample, underruns } = voice;
+    this.report({ type: "over", id, frame, sample, underruns, stopped });
+  }
+}
+
+// Elsewhere than in a worklet, such as in tests, there is nothing to register with.
+if (globalThis.registerProcessor) {
+  class RtDrama3Processor extends AudioWorkletProcessor {
+    #open = true;
+
+    constructor() {
+      super();
+      const mixer = new Mixer((report) => this.port.postMessage(report));
+      this.port.onmessage = ({ data }) => {
+        if (data.type === "close") this.#open = false;
+        else mixer.take(data);
+      };
+      this.mixer = mixer;
+    }
+
+    process(inputs, outputs) {
+      const [first, ...others] = outputs[0];
+      this.mixer.render(first, currentFrame);
+      for (const channel of others) channel.set(first);
+      return this.#open;
+    }
+  }
+
+  registerProcessor("rt-drama3", RtDrama3Processor);
+}

@@ -29,6 +29,8 @@ export class Speech {
   /** Of the server, once ready. */
   id = null;
   sampleRate = null;
+  /** What it said of the request: text that it cannot read, settings without effect. */
+  notices = [];
   /** Samples of audio that came. */
   samples = 0;
   #client;
@@ -62,7 +64,7 @@ export class Speech {
 
   /** @param {string} text may be cut anywhere, also within a word. */
   push(text) {
-    if (typeof text !== "string") throw new UsageError(`text is ${typeof text}.`);
+    if (typeof text !== "string") throw new UsageError(`text is ${kind(text)}, not a string.`);
     for (const piece of cut(text)) this.#tell({ type: "text", text: piece });
   }
 
@@ -113,6 +115,9 @@ export class Speech {
   /** Pushes what an iterable gives, then finishes; its errors cancel and are thrown to readers. */
   async pour(pieces) {
     try {
+      if (!pieces?.[Symbol.asyncIterator] && !pieces?.[Symbol.iterator]) {
+        throw new UsageError(`text is ${kind(pieces)}, neither a string nor an iterable of strings.`);
+      }
       for await (const piece of pieces) {
         if (this.#state !== "open") return;
         this.push(piece);
@@ -185,6 +190,7 @@ export class Speech {
     if (message.type === "ready" && this.id === null) {
       this.id = message.id;
       this.sampleRate = message.sample_rate;
+      this.notices = message.notices ?? [];
       this.timings.ready = now() - this.#began;
     } else if (typeof message.id === "string" && message.id !== this.id && this.id !== null) {
       return; // of an utterance that was on this connection before
@@ -306,6 +312,10 @@ export class Speech {
   #disarm() {
     clearTimeout(this.#timer);
   }
+}
+
+function kind(value) {
+  return value === null || value === undefined ? String(value) : `of type ${typeof value}`;
 }
 
 /** Text in pieces that fit into a message; no character is cut in two. */

@@ -68,8 +68,7 @@ export class Track extends EventTarget {
   }
 
   /**
-   * @param {Int16Array | Float32Array | Uint8Array} pcm mono; bytes are 16-bit little-endian. Its
-   *     memory may be handed to the worklet: do not use it afterwards.
+   * @param {Int16Array | Float32Array | Uint8Array} pcm mono; bytes are 16-bit little-endian.
    * @param {number} [firstSample] its place in the utterance; by default it follows what came.
    */
   write(pcm, firstSample) {
@@ -79,6 +78,8 @@ export class Track extends EventTarget {
       if (pcm.length % 2) throw new UsageError(`${pcm.length} bytes are no whole 16-bit samples.`);
       const own = pcm.byteOffset % 2 ? pcm.slice() : pcm;
       samples = new Int16Array(own.buffer, own.byteOffset, own.length / 2);
+    } else if (!(pcm instanceof Int16Array || pcm instanceof Float32Array)) {
+      throw new UsageError("pcm is no Int16Array, Float32Array or Uint8Array.");
     }
     this.#base ??= firstSample ?? 0;
     const ms = (1e3 * samples.length) / this.sampleRate;
@@ -161,11 +162,9 @@ export class Track extends EventTarget {
   #hand(samples) {
     if (!samples.length) return;
     this.#handed += samples.length;
-    const whole = samples.buffer.byteLength === samples.byteLength;
-    this.#player.send(
-      { type: "pcm", id: this.id, samples },
-      whole ? [samples.buffer] : [],
-    );
+    // A message copies a view's whole buffer, were it minutes long; and the caller's stays the caller's.
+    const own = samples.slice();
+    this.#player.send({ type: "pcm", id: this.id, samples: own }, [own.buffer]);
   }
 
   #tune() {

@@ -356,3 +356,49 @@ test("addresses", () => {
   assert.equal(new Client({}).server, "http://127.0.0.1:8035/");
   assert.throws(() => new Client({ server: "http://a:99999" }), UsageError);
 });
+
+test("what the server says of a request is kept", async () => {
+  const notices = ["text in this script is left out"];
+  const fake = fakeServer((line, message) => {
+    if (message.type !== "start") return;
+    line.say({ type: "ready", id: "u", sample_rate: 16000, notices });
+    line.say({ type: "done", id: "u", frames: 0 });
+  });
+  const client = clientOf(fake);
+  const speech = client.speak("Hello.");
+  assert.deepEqual(speech.notices, []);
+  await read(speech);
+  assert.deepEqual(speech.notices, notices);
+  client.close();
+});
+
+test("what is no text is told so", async () => {
+  const client = clientOf(fakeServer(speaking));
+  for (const text of [null, undefined, 5, ["a", 5]]) {
+    await assert.rejects(read(client.speak(text)), (error) => {
+      assert.ok(error instanceof UsageError, `${error}`);
+      return /^text is /.test(error.message);
+    });
+  }
+  client.close();
+});
+
+test("errors have their names, whatever a bundler calls their classes", () => {
+  assert.equal(new UsageError("x").name, "UsageError");
+  assert.equal(Object.hasOwn(new Overloaded({}), "name"), false);
+  assert.equal(new ConnectFailed("x").name, "ConnectFailed");
+});
+
+test("without a WebSocket, and where none can be opened, it says so", async () => {
+  const fake = fakeServer(speaking);
+  const without = clientOf(fake, { WebSocket: false });
+  await assert.rejects(read(without.speak("Hello.")), UsageError);
+  const insecure = clientOf(fake, {
+    WebSocket: class {
+      constructor() {
+        throw new Error("insecure");
+      }
+    },
+  });
+  await assert.rejects(read(insecure.speak("Hello.")), /cannot be opened from here: insecure/);
+});

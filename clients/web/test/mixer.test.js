@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Mixer } from "../src/mixer.js";
-import { Ring } from "../src/ring.js";
+import { Mixer, Ring } from "../src/processor.js";
 
 const BLOCK = 128;
 

@@ -56,7 +56,10 @@ function notices(listener, element) {
       telling = null;
       element.hidden = true;
     } else if (state === "refused") {
-      element.textContent = `rt-drama3: ${error.message}`;
+      clearTimeout(telling);
+      telling = null;
+      const remedy = error.code === "unauthorized" ? " Put #key=... behind the address." : "";
+      element.textContent = `rt-drama3: ${error.message}${remedy}`;
       element.hidden = false;
     } else {
       telling ??= setTimeout(() => {

@@ -22,6 +22,7 @@ function figures(mine, report) {
     parts.push(`${report.seconds.toFixed(2)} s heard${report.stopped ? ", then broken off" : ""}`);
     if (report.underruns) parts.push(`${report.underruns} gaps`);
   }
+  parts.push(...mine.speech.notices);
   tell(parts.join("; "));
 }
 
