@@ -212,13 +212,14 @@ def speak(
             summary, first_audio = _write(speech, target, loaded.sample_rate)
         cli_directed.write_take_out(take_out, summary)
         seconds = summary.delivered * loaded.codec.config.frame_samples / loaded.sample_rate
+        rate = _rate(target, loaded.sample_rate)
         figures = summary.durations.figures(summary.delivered, seconds)
         if as_json:
             facts = {
                 "file": None if out is None else str(out),
                 "sinks": specs,
                 "seconds": seconds,
-                "sample_rate": loaded.sample_rate,
+                "sample_rate": rate,
                 "frames": summary.delivered,
                 "complete": summary.complete,
                 "seed": summary.seed,
@@ -233,7 +234,7 @@ def speak(
         else:
             speed = f", {1 / figures['rtf']:.1f}x real time" if figures["rtf"] else ""
             console.print(
-                f"{escape(cli_sinks.done(out, specs))}: {seconds:.2f} s at {loaded.sample_rate} Hz"
+                f"{escape(cli_sinks.done(out, specs))}: {seconds:.2f} s at {rate} Hz"
                 f"{speed}, seed {summary.seed}",
                 highlight=False,
                 soft_wrap=True,
@@ -242,6 +243,13 @@ def speak(
                 console.print("[yellow]there was nothing to speak in the text[/yellow]")
             if not summary.complete:
                 console.print("[yellow]the speech was cut by its length limit[/yellow]")
+
+
+def _rate(target: Path | BinaryIO | None, rate: int) -> int:
+    """The rate in Hz that a file has, which may lack the model's."""
+    from rt_drama3.audio.writer import format_of, rate_for
+
+    return rate_for(format_of(target), rate) if isinstance(target, Path) else rate
 
 
 def _target(out: Path, references: list[Path]) -> Path | BinaryIO:

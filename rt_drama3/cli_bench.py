@@ -356,7 +356,7 @@ def gpu(context: typer.Context) -> None:
     """Everything about a CUDA device, in under eight minutes; --dry-run, --json and more."""
     from rt_drama3.latency import gpu as everything
 
-    raise typer.Exit(everything.main(context.args))
+    raise typer.Exit(everything.main(context.args, "rt-drama3 bench gpu"))
 
 
 def _run(

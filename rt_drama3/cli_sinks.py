@@ -127,7 +127,9 @@ def _device_table(found: Sequence[AudioDevice]) -> Table:
 
 @mic_app.command("create")
 def mic_create(
-    name: Annotated[str | None, typer.Argument(help="What other programs see.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help='What other programs see; "rt-drama3" by default.')
+    ] = None,
     rate: Annotated[int, typer.Option(help="In Hz.")] = 48_000,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave it there and return at once.")

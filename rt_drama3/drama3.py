@@ -158,13 +158,13 @@ class Drama3:
     ) -> Take:
         """Speaks a text.
 
-        Long text is spoken piece by piece; each piece sees the first and the latest piece as
-        history, and the codec carries on across them.
+        Long text is spoken piece by piece, and the codec carries on across the pieces. Each sees
+        the first and the latest one as history, unless the checkpoint says otherwise (nano does).
 
         Args:
-            text: what to say; may hold ``<|speaker:n|>`` tags and ``[directions]``, which a voice
-                that knows neither (nano) passes over. Text without anything to speak (only
-                punctuation or emoji) gives an empty take.
+            text: what to say; may hold ``<|speaker:n|>`` tags and ``[directions]``; a voice passes
+                over those that it was not taught (nano knows ``[fast]`` and ``[slow]``). Text
+                without anything to speak (only punctuation or emoji) gives an empty take.
             references: ``(transcript, audio)`` pairs, in order. Audio is a file (path, bytes, open
                 file), ``(samples, sample_rate)``, float samples at this model's rate, or integer
                 codes ``[num_codebooks, frames]``. Or maps with ``text``, ``audio`` or ``vq_codes``,

@@ -126,8 +126,8 @@ class PromptBuilder:
             text: that text.
 
         Returns:
-            None where the text has no directions, or the checkpoint is not given any, so that the
-            twin would be the same prompt.
+            None where the twin would be the same prompt: the text has no directions, the checkpoint
+            is not given any, or its tokenizer passes over these.
 
         Raises:
             RequestError: without its directions the text cannot be used.
@@ -140,6 +140,8 @@ class PromptBuilder:
         first, end = prompt.text_rows
         middle = self._text_rows(bare)
         rows = np.concatenate([prompt.rows[:first], middle, prompt.rows[end:]])
+        if np.array_equal(rows, prompt.rows):
+            return None
         return Prompt(rows, prompt.system_rows, (first, first + len(middle)))
 
     def _user_turn(self, text: str, what: str) -> list[Rows]:

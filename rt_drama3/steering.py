@@ -352,7 +352,11 @@ def measure(
         told = directed(text, direct)
         prompt = prompts.build(told)
         twin = prompts.twin(prompt, told)
-        assert twin is not None
+        if twin is None:
+            raise RequestError(
+                f"{direct} makes no difference to this model's prompt, so there is nothing to "
+                "measure; use a direction that it was taught."
+            )
         words = with_speaker_tag(flatten(told))
         behind = words.index(direct) + len(direct)
         offsets = prompts.tokenizer.encode(words).offsets

@@ -336,3 +336,8 @@ def test_a_push_changes_what_is_said(shelf: SteeringShelf) -> None:
         slots.step.configure(0, SAMPLED, 3)
         takes.append(slots.frames(0, 12))
     assert takes[0] == takes[1] != takes[2]
+
+
+def test_a_direction_that_the_voice_reads_past_cannot_be_measured(nano: Drama3) -> None:
+    with pytest.raises(RequestError, match=r"\[excited\] makes no difference"):
+        measure(nano.model, nano.prompts, "[excited]", TEXTS, 1)

@@ -70,3 +70,12 @@ def test_steering_does_it_without_a_direction_and_makes_more_of_one(voice: Drama
 
 def test_what_was_not_taught_is_read_past(voice: Drama3) -> None:
     assert frames(voice, "[with a smile]") == frames(voice)
+
+
+def test_guidance_makes_no_twin_of_what_was_not_taught(voice: Drama3) -> None:
+    """It would be the same prompt, and cost a second row."""
+    told, taught = "[with a smile] Good morning.", "[fast] Good morning."
+    prompts = voice.prompts
+    assert prompts.twin(prompts.build(told), told) is None
+    assert prompts.twin(prompts.build(taught), taught) is not None
+    assert frames(voice, "[with a smile]", guidance=3) == frames(voice)

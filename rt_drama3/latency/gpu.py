@@ -127,9 +127,9 @@ def _short(found: Any) -> str:
     return text if len(text) < 1500 else text[:1500] + " ..."
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(description="Check and measure the GPU path.")
+def main(arguments: list[str] | None = None, name: str = "python -m latency.gpu") -> int:
+    """The command, called by ``name``; returns its exit code."""
+    parser = argparse.ArgumentParser(name, description="Check and measure the GPU path.")
     parser.add_argument("--json", type=Path, help="write the report to this file")
     parser.add_argument("--layers", type=int, default=40, help="backbone layers (default 40)")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8])

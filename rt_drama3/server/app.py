@@ -84,13 +84,33 @@ def create_app(
             WebSocketRoute("/v1/tts/live", live_routes.tts_live),
             *_listening_routes(service),
         ],
-        middleware=[cors] if settings.cors_origins else [],
+        middleware=[Middleware(_Slashes), *([cors] if settings.cors_origins else [])],
         exception_handlers={HTTPException: _no_such_route},
         lifespan=lifespan,
     )
     app.state.service = service
     app.router.default = _unrouted(app.router.default)
     return app
+
+
+class _Slashes:
+    """Takes ``//v1/..`` for ``/v1/..``: a base URL may end in a slash.
+
+    Some clients put a slash of their own behind it, and none of them explains the 404. One at the
+    end of a WebSocket's path is dropped, too; over HTTP the router sends such a request on.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            path = "/" + scope["path"].lstrip("/")
+            if scope["type"] == "websocket":
+                path = path.rstrip("/")
+            if path != scope["path"]:
+                scope = {**scope, "path": path, "raw_path": path.encode()}
+        await self._app(scope, receive, send)
 
 
 def _listening_routes(service: Service) -> list[BaseRoute]:
@@ -122,6 +142,7 @@ _ELSEWISE = {
     "/v1/stream": "is a WebSocket route; a proxy in between has to pass Upgrade on",
     "/v1/tts/live": "is a WebSocket route; a proxy in between has to pass Upgrade on",
     "/v1/listen": "is a WebSocket route of rt-drama3 serve --listen",
+    "/audio/speech": "is /v1/audio/speech here; the base URL of OpenAI's clients ends in /v1",
     "/obs": "is there with rt-drama3 serve --listen",
     "/v1/stop": "is there with rt-drama3 serve --listen or --sink, for POST",
 }

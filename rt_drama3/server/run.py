@@ -26,6 +26,7 @@ from rt_drama3.server.guards import timed_http
 from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.service import Service
 from rt_drama3.server.sockets import WebSockets, listen
+from rt_drama3.speech import SpeechRequest
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
@@ -111,6 +112,8 @@ class Server:
             contextlib.nullcontext() if hub is None else hub.sink_open(),
             asyncio.Runner(loop_factory=self._loop_factory) as runner,
         ):
+            host = self.service.config.host
+            log.info("listening", extra={"fields": {"host": host, "port": self.port}})
             runner.run(self._run(load))
         if self._failure is not None:
             raise self._failure
@@ -214,11 +217,11 @@ def serve(config: ServerConfig, load: Callable[[], Drama3], name: str) -> None:
         drama = load()
         loaded.append(drama)
         drama.engine.wait_until_warm()
+        _speak_once(drama)
         settle()
         return drama
 
     server = Server(create_app(config=config, name=name), config)
-    log.info("listening", extra={"fields": {"host": config.host, "port": server.port}})
     try:
         server.run(keep)
     finally:
@@ -228,3 +231,15 @@ def serve(config: ServerConfig, load: Callable[[], Drama3], name: str) -> None:
         # Stopped while loading: a thread inside torch would abort a normal exit of the interpreter.
         logging.shutdown()
         os._exit(0)
+
+
+def _speak_once(drama: Drama3) -> None:
+    """A word that nobody hears, so that the first request finds its way trodden.
+
+    Above all the system block is in the voice cache then, which the default voice shares.
+    """
+    try:
+        for _ in drama.engine.open(SpeechRequest("Hello.", seed=0, max_frames=4)):
+            pass
+    except RtDrama3Error as error:
+        log.warning("the word to warm up with failed: %s", error)

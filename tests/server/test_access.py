@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.server.tools import LONG, Place, serving
-from tests.small import ending_drama, shared_drama, until
+from tests.small import WAIT, ending_drama, shared_drama, until
 
 KEY = {"Authorization": "Bearer second"}
 
@@ -192,6 +193,47 @@ def test_a_refused_handshake_is_no_error_in_the_log(
     with serving(ending_drama(), tmp_path, api_keys=("key",)) as place:
         assert refused_with(place, "/v1/stream") == (401, "unauthorized")
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_requests_over_http_are_served_in_order(tmp_path: Path) -> None:
+    with serving(ending_drama(), tmp_path, {"max_streams": 1}) as place, place.native() as speaking:
+        assert place.engine is not None
+        speaking.send("start", text=LONG)
+        speaking.take_until("audio")
+        order: list[int] = []
+
+        def ask(number: int) -> None:
+            with httpx.stream(
+                "POST", place.url + "/v1/tts", json={"text": "Hi."}, timeout=WAIT
+            ) as answer:
+                next(answer.iter_raw())
+                order.append(number)
+
+        asking = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+        for number, thread in enumerate(asking):
+            thread.start()
+            wanted = number + 1
+            until(lambda wanted=wanted: waiting(place) == wanted, "waiting")
+        speaking.send("cancel")
+        for thread in asking:
+            thread.join(WAIT)
+        assert order == [0, 1, 2]
+
+
+def waiting(place: Place) -> int:
+    assert place.engine is not None
+    return place.engine.streams()["waiting"]
+
+
+def test_a_base_url_may_end_in_a_slash(ending: Place) -> None:
+    """LiveKit's plugin and npm's fish-audio put another one behind it."""
+    for path in ("//v1/tts/live", "/v1/tts/live/"):
+        with ending.connect(path):
+            pass
+    assert ending.get("//health").status_code == 200
+    answer = ending.post("//v1/tts", json={"text": "Hi."})
+    assert answer.status_code == 200
+    assert len(answer.content) > 1_000
 
 
 def test_a_wrong_path_of_a_websocket_is_told_so(ending: Place) -> None:

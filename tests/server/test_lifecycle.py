@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,10 +25,11 @@ from websockets.frames import Frame, Opcode
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
-from rt_drama3.server import Server, ServerConfig, create_app, sockets
+from rt_drama3.server import Server, ServerConfig, create_app, run, sockets
+from rt_drama3.speech import SpeechRequest
 from tests.ports import free_port
 from tests.server.tools import LONG, Place, run_app, serving
-from tests.small import WAIT, new_drama, shared_drama, until
+from tests.small import WAIT, new_drama, running, shared_drama, until
 
 
 def test_ready_once_the_model_is_loaded(tmp_path: Path) -> None:
@@ -301,6 +304,38 @@ def test_whoever_cannot_wait_for_the_stop_hurries_it(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
     ends = [vars(r)["fields"]["by"] for r in caplog.records if r.getMessage() == "disconnected"]
     assert ends == ["shutting_down"]
+
+
+def test_the_first_request_finds_the_system_block_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+
+    class Fake:
+        """Asks for a word once the model is there, and ends."""
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def run(self, keep: Callable[[], Drama3]) -> None:
+            engine = keep().engine
+            before = engine.voices.hits
+            assert list(engine.open(SpeechRequest("Hi.", max_frames=1)))
+            found.append(engine.voices.hits - before)
+
+    monkeypatch.setattr(run, "Server", Fake)
+    monkeypatch.setattr(run, "settle", lambda: None)
+    run.serve(ServerConfig(data_folder=str(tmp_path)), new_drama, "small")
+    assert found == [1]
+
+
+def test_a_word_that_fails_keeps_no_server_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+    with running(shared_drama(), max_streams=1, max_queue=0) as engine:
+        busy = engine.open(SpeechRequest(LONG))
+        drama = SimpleNamespace(engine=engine)
+        run._speak_once(drama)  # type: ignore[arg-type]
+        busy.cancel()
+    assert "the word to warm up with failed: 1 streams speak" in caplog.text
 
 
 def test_stop_fades_what_does_not_end(tmp_path: Path) -> None:

@@ -58,6 +58,25 @@ def test_every_sample_is_played_once_on_every_channel(cards: Install, block: int
     assert fake.users == 0
 
 
+@pytest.mark.parametrize("frames", [64, 128, 256, 512, 1_024, 2_048])
+def test_a_card_may_ask_for_as_much_at_a_time_as_it_likes(cards: Install, frames: int) -> None:
+    fake = cards(card("front"))
+    clip = noise(20_000)
+    whole = Prebuffer(least_ms=2_000, most_ms=2_000, first_ms=2_000)  # the card is far too fast
+    sink = SpeakerSink(block_ms=1e3 * frames / 48_000, buffer_ms=4_000, prebuffer=whole)
+    sink.open(MONO)
+    for at in range(0, len(clip), 5_120):  # no multiple of what the card asks for
+        sink.write(clip[at : at + 5_120])
+    sink.drain()
+    sink.close()
+    assert fake.opened[0]["frames_per_buffer"] == frames
+    heard = fake.samples("front")[:, 0]
+    first = np.flatnonzero(heard)[0]
+    expected = to_int16(clip[:, None])[:, 0]
+    assert np.array_equal(heard[first : first + len(clip)], expected)  # in one piece
+    assert not heard[first + len(clip) :].any()
+
+
 def test_the_card_keeps_its_own_rate(cards: Install) -> None:
     fake = cards(card("front", outputs=1, rate=44_100))
     tone = (0.5 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)).astype(np.float32)
