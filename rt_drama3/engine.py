@@ -19,6 +19,7 @@ from rt_drama3.config import resolve_sampling
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_direction import Direction
 from rt_drama3.engine_loop import DeviceLoop
+from rt_drama3.engine_places import has_place
 from rt_drama3.engine_stream import EngineStream, Phase
 from rt_drama3.errors import DeviceError, RequestError
 from rt_drama3.scheduling import Costs
@@ -172,6 +173,11 @@ class Engine:
         """See ``Speech.resting``."""
         stream = self._loop.streams.get(speech)
         return stream is not None and stream.resting
+
+    def silent(self, speech: Speech) -> bool:
+        """Whether a stream has no text, and had none for so long that it takes no place."""
+        stream = self._loop.streams.get(speech)
+        return stream is not None and not has_place(stream, time.monotonic())
 
     def consumed(self) -> None:
         """A listener took audio: a paused stream may go on."""

@@ -37,6 +37,7 @@ class FishUtterance(Utterance):
     rests: ClassVar[bool] = True
     lost: Refused | None = None
     _early: Outcome | None = None  # the stream ended before the client's stop
+    _silent_at: int | None = None  # samples sent when sound was asked for, as long as none came
 
     def ready(self, voice: str = "") -> list[bytes]:
         return [] if self.state is State.OVER else [_warning(n) for n in self.order.notices]
@@ -46,6 +47,21 @@ class FishUtterance(Utterance):
 
     def segment(self, index: int, text: str, first_frame: int) -> list[bytes]:
         return []
+
+    def awaits_sound(self) -> None:
+        """The client asks for the sound of its text so far, if there was any since it last did."""
+        if self.text.unflushed and self._silent_at is None:
+            self._silent_at = self.sent.samples
+
+    @property
+    def owes_silence(self) -> bool:
+        # Audio that was on its way then counts as well: it is sound for the one who waits.
+        return self._silent_at is not None and self._silent_at == self.sent.samples
+
+    def audio(self, data: bytes, samples: int, stamps: StampsLike | None = None) -> list[bytes]:
+        if samples:
+            self._silent_at = None
+        return super().audio(data, samples, stamps)
 
     def done(self, outcome: Outcome) -> list[bytes]:
         # A finish before the client's stop would end the client's reading too early.
@@ -170,6 +186,12 @@ class FishLiveSession(Session[FishUtterance]):
                 f"{self._limits.message_bytes} may be.",
             )
 
+    def _flush(self, fields: Fields) -> list[Event]:
+        running = self._running()
+        if running is not None:
+            running.awaits_sound()
+        return super()._flush(fields)
+
     def _text(self, fields: Fields) -> list[Event]:
         running = self._running()
         if running is None or running.state is State.FINISHING:
@@ -191,6 +213,7 @@ class FishLiveSession(Session[FishUtterance]):
             return [Send(pack({"event": "finish", "reason": "stop", "time": 0.0}))]
         if running.state is State.FINISHING:
             return []
+        running.awaits_sound()
         events = self._rest(running)
         if self._closed:
             return events

@@ -138,6 +138,11 @@ class Utterance(ABC):
         self.first_audio: float | None = None
         self.owes_cancelled = False
 
+    @property
+    def owes_silence(self) -> bool:
+        """Whether the client waits for sound of text that turned out to have none."""
+        return False
+
     def take_text(self, text: str) -> str:
         """Takes a delta and returns what can pass now; see ``TextGate.push``.
 

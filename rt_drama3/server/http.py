@@ -206,6 +206,7 @@ class SpeechResponse(Response):
         self._shape = shape
         self._until_over = until_over
         self._begun = False
+        self._sounded = False  # there was something to hear
         self._send: Send | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
@@ -297,6 +298,7 @@ class SpeechResponse(Response):
                     self._check_cut()
                     fading = service.fading
                     data, _ = outgoing.push(chunk.pcm, fade=fading)
+                    self._sounded = True
                     if not self._begun and data:
                         service.metrics.first_audio.observe(time.monotonic() - self._accepted)
                     async with asyncio.timeout(max(pace.begin(), 0.001)):
@@ -313,7 +315,8 @@ class SpeechResponse(Response):
                 else:
                     self._check_cut()
                     summary = await speech.summary()
-            data, _ = outgoing.end()
+            silence = b"" if self._sounded or service.fading else outgoing.breath()[0]
+            data = silence + outgoing.end()[0]
             async with asyncio.timeout(max(pace.begin(), 0.001)):
                 await self._audio(data, last=True)
             if heard is not None and summary is not None:

@@ -98,8 +98,14 @@ class LiveConnection:
 
     def drain(self) -> None:
         """Ends the connection when nothing is being spoken; see ``Service.drain``."""
-        if not self._talks:
+        if not self._outbox.closing and all(map(self._is_silent, self._talks.values())):
             self.stop()
+
+    def _is_silent(self, talk: Talk) -> bool:
+        """Whether an utterance has waited for text for long, as those of some clients always do."""
+        speech = talk.speech
+        busy = talk.held or talk.sending or speech is None
+        return not busy and speech is not None and self._service.silent(speech)
 
     def cut(self) -> int:
         """Ends what is being spoken, for the operator; returns how much that was."""

@@ -17,6 +17,7 @@ from rt_drama3.audio import StreamEncoder, StreamResampler
 from rt_drama3.audio.stream_resample import Quality
 from rt_drama3.protocol import SpeechOrder
 
+BREATH_SECONDS = 0.01  # of silence for text without words
 FADE_SECONDS = 0.02  # of speech that is cut off; long enough not to click
 Samples = npt.NDArray[np.float32]
 
@@ -59,6 +60,13 @@ class Outgoing:
             pcm = np.clip(pcm * np.float32(self._gain), -1, 1)
         samples = self._resampler.push(pcm)
         return self._encoder.push(samples), len(samples)
+
+    def breath(self) -> tuple[bytes, int]:
+        """Returns a moment of silence, as ``push`` does, instead of nothing at all.
+
+        Many clients take no audio for a failure, and no player a file without any.
+        """
+        return self.push(np.zeros(round(BREATH_SECONDS * self._rate), np.float32))
 
     def rest(self) -> tuple[bytes, int]:
         """Returns what the resampler held back, as if silence followed; more can follow."""

@@ -50,7 +50,7 @@ class Conversation(Protocol):
         """End what is being spoken, for the operator; returns how much that was."""
 
     def drain(self) -> None:
-        """End when nothing is being spoken."""
+        """End when nothing is being spoken; asked again and again while the server drains."""
 
     def stop(self) -> None:
         """End now, telling the client so."""
@@ -259,6 +259,10 @@ class Service:
             raise
         return Opened(order, outgoing, speech, ", ".join(spoken_by), request)
 
+    def silent(self, speech: Speech) -> bool:
+        """Whether a stream has waited for text for so long that nobody counts on it."""
+        return self._engine is not None and self._engine.silent(speech)
+
     def tokens(self, text: str) -> int:
         """Tokens of a text, for OpenAI's usage figures."""
         return self._drama.prompts.text_tokens(text) if self._drama is not None else 0
@@ -355,10 +359,8 @@ class Service:
         """Refuses new speech, lets the running finish, and fades what is left at the deadline."""
         self.draining = True
         log.info("draining", extra={"fields": {"conversations": len(self._talks)}})
-        for talk in list(self._talks):
-            talk.drain()
         deadline = time.monotonic() + self.config.drain_seconds
-        await self._until_quiet(self.config.drain_seconds)
+        await self._until_quiet(self.config.drain_seconds, drain=True)
         if self.hub is not None and not self._talks:
             await self.hub.play_out(deadline - time.monotonic())
         self.fading = True
@@ -373,9 +375,11 @@ class Service:
             talk.stop()
         await self._until_quiet(AFTER_FADE)
 
-    async def _until_quiet(self, seconds: float) -> None:
+    async def _until_quiet(self, seconds: float, drain: bool = False) -> None:
         deadline = time.monotonic() + seconds
-        while self._talks and time.monotonic() < deadline:  # noqa: ASYNC110 - a set has no event
+        while self._talks and time.monotonic() < deadline:
+            for talk in list(self._talks) if drain else ():
+                talk.drain()
             await asyncio.sleep(0.02)
 
     def close(self) -> None:

@@ -82,7 +82,10 @@ class Teller:
             def send(data: bytes, samples: int) -> None:
                 self._send_audio(utterance, data, samples, None)
 
-            held = send_held(opened.speech, opened.outgoing, wanted, send)
+            def owed() -> bool:
+                return utterance.owes_silence
+
+            held = send_held(opened.speech, opened.outgoing, wanted, owed, send)
             beside.append(asyncio.create_task(held))
         try:
             await self._tell_all(utterance, talk, opened, queue)
@@ -122,6 +125,8 @@ class Teller:
         if talk.stopped:
             self._outbox.put(utterance.cancelled(outcome.frames))
             return
+        if utterance.owes_silence:
+            self._send_audio(utterance, *outgoing.breath(), None)
         data, samples = outgoing.end()
         await self._outbox.below(0, pace.begin())
         self._send_audio(utterance, data, samples, None)

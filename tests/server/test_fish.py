@@ -103,6 +103,33 @@ def test_flush_of_nothing_makes_no_audio(ending: Place) -> None:
         assert [m["event"] for m in client.take_until("finish")] == ["finish"]
 
 
+@pytest.mark.parametrize("text", ["...", "\U0001f642", "<whisper></whisper>"])
+def test_text_without_words_is_a_moment_of_silence(text: str, ending: Place) -> None:
+    """Once for each flush or stop: agent frameworks take no audio at all for a failure."""
+    moment = bytes(2 * 441)
+    with ending.fish() as client:
+        client.send("start", request={"text": "", "format": "pcm"})
+        for _ in range(2):
+            client.send("text", text=text)
+            client.send("flush")
+            assert client.take() == {"event": "audio", "audio": moment}
+        client.send("flush")  # of nothing
+        client.send("text", text="Hello there. ")
+        client.send("text", text=text)
+        client.send("flush")
+        frames, heard = spoken_frames(ending, 1), b""
+        while len(heard) < 2 * 2048 * frames:
+            heard += client.take()["audio"]
+        assert len(heard) == 2 * 2048 * frames  # no silence is added to what has words
+        client.send("text", text=text)
+        client.send("stop")
+        assert audio_of(client.take_until("finish")) == moment
+        client.send("start", request={"text": "", "format": "pcm"})
+        client.send("text", text=text)
+        client.send("stop")
+        assert audio_of(client.take_until("finish")) == moment
+
+
 def test_speech_comes_without_a_stop(ending: Place) -> None:
     with ending.fish() as client:
         client.send("start", request={"text": "", "format": "pcm"})

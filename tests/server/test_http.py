@@ -8,8 +8,10 @@ import wave
 import av
 import httpx
 import msgpack
+import numpy as np
 import pytest
 
+from rt_drama3.audio import read_audio
 from tests.server.tools import LONG, Place, from_sse, sse_events
 from tests.small import until
 
@@ -94,11 +96,18 @@ def test_gain(ending: Place) -> None:
     assert abs(soft - loud / 10).max() <= 1
 
 
-def test_punctuation_gives_an_answer_without_sound(ending: Place) -> None:
-    answer = ending.post("/v1/tts", json={"text": "...", "format": "pcm"})
-    assert (answer.status_code, answer.content) == (200, b"")
-    wav = ending.post("/v1/tts", json={"text": "...", "format": "wav"})
-    assert len(wav.content) == 44
+def test_punctuation_gives_a_moment_of_silence(ending: Place) -> None:
+    """Players and SDKs take a file without any sound for a failure."""
+    for text in ("...", "\U0001f642"):
+        answer = ending.post("/v1/tts", json={"text": text, "format": "pcm"})
+        assert (answer.status_code, answer.content) == (200, bytes(2 * 441))
+        wav = ending.post("/v1/tts", json={"text": text, "format": "wav"})
+        assert wav.content[44:] == bytes(2 * 441)
+        for form in ("mp3", "opus", "flac"):
+            body = {"input": text, "response_format": form}
+            heard, rate = read_audio(io.BytesIO(ending.post("/v1/audio/speech", json=body).content))
+            assert 0.009 < len(heard) / rate < 0.1
+            assert np.abs(heard).max() < 1e-3
 
 
 def test_errors_have_the_shape_of_their_api(ending: Place) -> None:

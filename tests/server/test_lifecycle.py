@@ -338,6 +338,23 @@ def test_a_word_that_fails_keeps_no_server_from_starting(caplog: pytest.LogCaptu
     assert "the word to warm up with failed: 1 streams speak" in caplog.text
 
 
+def test_a_silent_connection_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Some clients keep an utterance open for hours, with no text for it."""
+    with serving(shared_drama(), tmp_path, drain_seconds=2 * WAIT) as place:
+        with place.fish() as silent, place.native() as speaking:
+            silent.send("start", request={"text": "", "format": "pcm"})
+            speaking.send("start", text=LONG, final=True, max_seconds=2)
+            speaking.take_until("audio")
+            until(lambda: place.engine and place.engine.streams()["idle"] == 1, "opening")
+            began = time.monotonic()
+            place.server.stop()
+            last = silent.take_until("finish")[-1]
+            assert (last["reason"], last["code"]) == ("error", "shutting_down")
+            assert speaking.take_until("done")[-1]["complete"] is False  # spoken to its limit
+        until(lambda: not place.service._talks, "the end")
+        assert time.monotonic() - began < WAIT  # of twice as much
+
+
 def test_stop_fades_what_does_not_end(tmp_path: Path) -> None:
     with serving(shared_drama(), tmp_path, drain_seconds=0.1) as place:
         with place.native() as client:

@@ -99,6 +99,22 @@ def test_words_that_the_interruption_overtook(server: Watched) -> None:
     assert [piece for piece, _ in server.speeches[1].segments] == ["Now the third."]
 
 
+def test_a_language_model_that_frames_no_answers_is_heard_after_an_interruption(
+    server: Watched,
+) -> None:
+    async def work() -> None:
+        async with call(server) as talk:
+            await talk.send(LLMTextFrame("Hello there. "))
+            await talk.ear.until(TTSAudioRawFrame, 1)
+            await talk.send(InterruptionFrame())
+            await talk.ear.until(InterruptionFrame, 1)
+            before = len(talk.ear.of(TTSAudioRawFrame))
+            await talk.send(LLMTextFrame("Now the third. "))
+            await talk.ear.until(TTSAudioRawFrame, before + 1)
+
+    run(work())
+
+
 def test_speech_that_must_not_be_interrupted_is_not(talkative: Watched) -> None:
     settings = ours.RtDrama3TTSSettings(max_seconds=1)
 

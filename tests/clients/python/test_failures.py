@@ -144,6 +144,26 @@ def test_attempts_are_bounded() -> None:
     run(work())
 
 
+def test_a_full_server_is_asked_for_longer_than_attempts() -> None:
+    async def full(peer: Peer) -> None:
+        for _ in range(5):
+            await peer.take_until("start")
+            await peer.error("overloaded", "utterance", True)
+        await peer.speak()
+
+    async def work() -> None:
+        async with served(full, settings=replace(QUICK, attempts=2)) as (_, client):
+            speech = client.speak("Hello.")
+            assert await speech.read()
+            assert speech.timings.attempts == 6
+        impatient = replace(QUICK, attempts=2, ready_timeout=0.1)
+        async with served(full, settings=impatient) as (_, client):
+            with pytest.raises(Overloaded):
+                await client.speak("Hello.").read()
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     ("code", "scope", "connections"),
     [

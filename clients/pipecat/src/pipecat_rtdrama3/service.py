@@ -99,6 +99,7 @@ class RtDrama3TTSService(TTSService):
         self._turns: dict[str, Turn] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._warming: asyncio.Task[None] | None = None
+        self._framed = False  # it is told where answers begin
         self._interrupted = False  # and no new answer has begun
 
     def can_generate_metrics(self) -> bool:
@@ -140,15 +141,16 @@ class RtDrama3TTSService(TTSService):
         """As every ``TTSService``, but for words of an answer that was interrupted.
 
         An interruption overtakes frames, so that a word which the language model had on its way may
-        come behind it. It belongs to no answer any more and must not be heard.
+        come behind it. It belongs to no answer any more and must not be heard. Where nobody says
+        that an answer begins, the next word may as well be that of a new one, and is.
         """
         if isinstance(frame, LLMTextFrame) and self._interrupted and not frame.skip_tts:
             logger.debug(f"{self}: a word of the interrupted answer is dropped: [{frame.text}]")
             return
         if isinstance(frame, InterruptionFrame):
-            self._interrupted = True
+            self._interrupted = self._framed
         elif isinstance(frame, LLMFullResponseStartFrame):
-            self._interrupted = False
+            self._framed, self._interrupted = True, False
         await super().process_frame(frame, direction)
         if isinstance(frame, InterruptionFrame) and self._turn_context_id is not None:
             self._interrupted = False  # an answer that must not be interrupted goes on

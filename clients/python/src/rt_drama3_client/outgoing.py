@@ -13,6 +13,7 @@ from rt_drama3_client.errors import ClientError, ServerError, ServerSilent, Spee
 from rt_drama3_client.inbox import Inbox
 from rt_drama3_client.messages import Cancelled, pack
 
+FULL_SECONDS = 0.5  # until a full server that does not say when is asked again
 MOST_BACKOFF = 2.0  # seconds
 DOUBLINGS = 16  # of the pause, beyond which counting would only overflow
 
@@ -198,6 +199,8 @@ class Outgoing:
         if isinstance(error, ServerError) and error.scope == "message":
             return None
         asked = error.retry_after if isinstance(error, ServerError) else None
+        if asked is None and error.code == "overloaded":
+            asked = FULL_SECONDS
         counted = attempts if asked is not None else attempts - self._bidden
         doubled = settings.backoff * 2.0 ** min(counted - 1, DOUBLINGS)
         pause = min(MOST_BACKOFF, doubled) * random.uniform(0.75, 1.25)
