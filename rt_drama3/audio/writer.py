@@ -20,6 +20,7 @@ ENDINGS = {
     **{".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".opus": "opus", ".ogg": "opus"},
     **{".aac": "aac", ".pcm": "pcm", ".raw": "pcm"},
 }
+FLAC_TOTAL = 21  # where STREAMINFO has 36 bits of samples, in the lower half of a byte
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
@@ -72,6 +73,9 @@ class AudioWriter:
         self._encoder = StreamEncoder(format, self.rate)
         self._resampler = None if rate == self.rate else StreamResampler(rate, self.rate)
         self._name = os.fspath(path)
+        self._flac = format == "flac"
+        self._samples = 0
+        self._head = b""
         self._closed = False
         try:
             self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by close()
@@ -89,7 +93,7 @@ class AudioWriter:
             return
         if self._resampler is not None:
             samples = self._resampler.push(samples)
-        self._put(self._encoder.push(samples))
+        self._encode(samples)
 
     def close(self) -> None:
         """Ends the file; calling it again does nothing.
@@ -102,8 +106,9 @@ class AudioWriter:
         elif not self._closed:
             try:
                 if self._resampler is not None:
-                    self._put(self._encoder.push(self._resampler.flush()))
+                    self._encode(self._resampler.flush())
                 self._put(self._encoder.flush())
+                self._tell_total()
                 self._file.close()
             except OSError as error:
                 raise self._failed(error) from error
@@ -121,7 +126,19 @@ class AudioWriter:
     ) -> None:
         self.close()
 
+    def _encode(self, samples: NDArray[Any]) -> None:
+        self._samples += len(samples)
+        self._put(self._encoder.push(samples))
+
+    def _tell_total(self) -> None:
+        """Puts the samples of a FLAC into its header (RFC 9639, 8.2); some readers want them."""
+        if self._flac and len(self._head) == FLAC_TOTAL + 1 and self._file.seekable():
+            kept = self._head[FLAC_TOTAL] >> 4 << 36
+            self._file.seek(FLAC_TOTAL)
+            self._file.write((kept | self._samples & (1 << 36) - 1).to_bytes(5, "big"))
+
     def _put(self, data: bytes) -> None:
+        self._head += data[: FLAC_TOTAL + 1 - len(self._head)]
         try:
             self._file.write(data)
             self._file.flush()  # who plays the file while it grows is never behind

@@ -156,11 +156,12 @@ def _openai_voice(fields: Fields) -> str | None:
 
 
 def fish_error(error: RtDrama3Error, request_id: str = "") -> tuple[int, dict[str, Any]]:
-    """Status and JSON body of an error on Fish's routes; its SDKs read ``message``."""
+    """Status and JSON body of an error on Fish's routes; SDKs read ``message`` or ``detail``."""
     refused = as_refused(error)
     return refused.kind.http, {
         "status": refused.kind.http,
         "message": refused.message,
+        "detail": refused.message,
         **_details(refused, request_id),
     }
 
@@ -172,7 +173,9 @@ def openai_error(error: RtDrama3Error, request_id: str = "") -> tuple[int, dict[
     kind = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}.get(
         status, "server_error" if status >= 500 else "invalid_request_error"
     )
-    body = {"message": refused.message, "type": kind, "param": None}
+    # Its clients show the message alone.
+    message = f"{refused.message} {refused.remedy}".strip()
+    body = {"message": message, "type": kind, "param": None}
     return status, {"error": {**body, **_details(refused, request_id)}}
 
 

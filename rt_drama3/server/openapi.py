@@ -35,6 +35,7 @@ def document(listening: bool = False) -> dict[str, Any]:
                 "post": _speech("OpenAI's speech route", "openai_request", defs, False)
             },
             "/v1/models": {"get": _plain("The model that is served")},
+            "/v1/models/{name}": {"get": _plain("The same, by its name")},
             "/v1/voices": {
                 "get": _plain("Stored voices"),
                 "post": {

@@ -11,9 +11,10 @@ from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol import Reference, Refused
 from rt_drama3.protocol.clips import read_clip
 from rt_drama3.protocol.fields import Fields
-from rt_drama3.protocol.http_bodies import media_type, read_map
+from rt_drama3.protocol.http_bodies import media_type, openai_error, read_map
 from rt_drama3.protocol.limits import ProtocolLimits
 from rt_drama3.protocol.order import checked_audio, checked_voice, transcript
+from rt_drama3.protocol.refusals import show
 from rt_drama3.server import metrics
 from rt_drama3.server.http import (
     error_response,
@@ -69,8 +70,24 @@ async def models(request: Request) -> Response:
         _check_reader(service, request)
     except RtDrama3Error as error:
         return error_response(service, error, request_id(request))
-    model = {"id": service.facts.name, "object": "model", "created": 0, "owned_by": "rt-drama3"}
-    return JSONResponse({"object": "list", "data": [model]})
+    return JSONResponse({"object": "list", "data": [_model(service)]})
+
+
+async def one_model(request: Request) -> Response:
+    """``GET /v1/models/{name}``, as OpenAI has it."""
+    service, name = service_of(request), request_id(request)
+    try:
+        _check_reader(service, request)
+        wanted = request.path_params["name"]
+        if wanted != service.facts.name:
+            raise Refused("no_such_route", f"model {show(wanted)} is not loaded here.")
+    except RtDrama3Error as error:
+        return error_response(service, error, name, openai_error)
+    return JSONResponse(_model(service))
+
+
+def _model(service: Service) -> dict[str, object]:
+    return {"id": service.facts.name, "object": "model", "created": 0, "owned_by": "rt-drama3"}
 
 
 async def list_voices(request: Request) -> Response:

@@ -110,3 +110,18 @@ def test_rates() -> None:
     assert rate_for("opus", 44_100) == 48_000
     assert rate_for("opus", 96_000) == 48_000
     assert rate_for("opus", 11_025) == 12_000
+
+
+@pytest.mark.parametrize("rate", [44_100, 16_000])
+def test_a_flac_tells_how_many_samples_it_has(tmp_path: Path, rate: int) -> None:
+    """Some readers allocate by it, and fail where it says none."""
+    path = tmp_path / "x.flac"
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, 30_001)
+    with AudioWriter(path, rate) as writer:
+        writer.write(noise[:100])
+        writer.write(noise[100:])
+    header = path.read_bytes()[:26]
+    assert int.from_bytes(header[18:21], "big") >> 4 == writer.rate
+    assert int.from_bytes(header[21:26], "big") & (1 << 36) - 1 == len(noise)
+    heard, _ = read_audio(path)
+    assert len(heard) == len(noise)

@@ -122,7 +122,7 @@ def test_leaving_early_stops_within_a_frame(talkative: Watched) -> None:
 
 def test_errors_are_the_clients_own(server: Watched) -> None:
     speech = client(server).audio.speech
-    with pytest.raises(openai.NotFoundError, match="nobody"):
+    with pytest.raises(openai.NotFoundError, match=r"nobody.* /v1/voices"):  # and the remedy
         speech.create(**{**ASKED, "voice": "nobody"})
     with pytest.raises(openai.BadRequestError):
         speech.create(**{**ASKED, "input": " "})
@@ -131,6 +131,7 @@ def test_errors_are_the_clients_own(server: Watched) -> None:
 
 def test_models(server: Watched) -> None:
     assert [model.id for model in client(server).models.list()] == ["nano"]
+    assert client(server).models.retrieve("nano").id == "nano"
 
 
 def test_a_route_that_is_not_here_is_told_so(server: Watched) -> None:

@@ -181,6 +181,7 @@ def test_every_error_has_its_shape_on_both_routes(code: str) -> None:
     status, body = openai_error(error)
     check(body, "http", "openai_error")
     assert body["error"]["code"] == code
+    assert body["error"]["message"] == f"Something was wrong. {KINDS[code].remedy}".strip()
     assert ("Retry-After" in error_headers(error)) == KINDS[code].retriable
     event = json.loads(sse_error(error)[6:])
     check(event, "http", "sse_error")

@@ -166,7 +166,10 @@ def test_a_client_that_leaves_frees_the_engine(endless: Place, read: bool) -> No
 def test_the_small_routes(ending: Place) -> None:
     assert ending.get("/health").json() == {"status": "alive"}
     assert ending.get("/ready").json()["status"] == "ready"
-    assert ending.get("/v1/models").json()["data"][0]["id"] == "nano"
+    (model,) = ending.get("/v1/models").json()["data"]
+    assert model["id"] == "nano"
+    assert ending.get("/v1/models/nano").json() == model
+    assert "whisper/1" in ending.get("/v1/models/whisper/1").json()["error"]["message"]
     assert "<form" in ending.get("/").text
     text = ending.get("/metrics").text
     for name in (

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import av
 import pytest
 
 from rt_drama3.audio import read_audio
@@ -294,6 +295,13 @@ def test_a_wav_has_its_true_sizes(ending: Place, tmp_path: Path) -> None:
                 await client.speak("Hello.").save(tmp_path / "x.txt")
             with pytest.raises(UsageError, match="would hold mp3, and wav was asked for"):
                 await client.speak("Hello.", format="wav").save(tmp_path / "x.mp3")
+            done = await client.speak("Hello there.", seed=3).save(tmp_path / "x.flac")
+            header = (tmp_path / "x.flac").read_bytes()[:26]
+            assert int.from_bytes(header[21:26], "big") & (1 << 36) - 1 == done.sent.samples > 0
+            assert header[21] >> 4 == 15  # of 16 bits a sample, less one, as it was
+            with av.open(str(tmp_path / "x.flac")) as container:
+                frames = list(container.decode(audio=0))
+            assert sum(frame.samples for frame in frames) == done.sent.samples
             await client.speak("...").save(tmp_path / "nothing.mp3")
             assert (tmp_path / "nothing.mp3").exists()
 

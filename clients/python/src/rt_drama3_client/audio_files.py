@@ -1,4 +1,4 @@
-"""Audio into files: formats by name, and WAV headers with true sizes."""
+"""Audio into files: formats by name, and headers of WAV and FLAC with true sizes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ FORMATS = {
     ".aac": "aac",
 }
 _HEADER = 44  # bytes of the server's WAV header
+_FLAC_TOTAL = 21  # where STREAMINFO's 36 bits of samples begin, in the lower half of a byte
 _MOST = 0xFFFF_FFFF - 36  # bytes of audio that a WAV header can tell
 
 
@@ -65,6 +66,13 @@ def _sizes(header: bytes, total: int) -> tuple[bytes, bytes] | None:
     return struct.pack("<I", total - 8), struct.pack("<I", total - _HEADER)
 
 
+def _flac_total(header: bytes, samples: int) -> bytes | None:
+    """The samples of a streamed FLAC for its header; None for anything else."""
+    if header[:4] != b"fLaC" or len(header) < _FLAC_TOTAL + 5 or not 0 < samples < 1 << 36:
+        return None
+    return (header[_FLAC_TOTAL] >> 4 << 36 | samples).to_bytes(5, "big")
+
+
 class AudioFile:
     """A file that audio is written into as it comes; a context manager.
 
@@ -74,11 +82,15 @@ class AudioFile:
     Args:
         path: replaced when it exists.
 
+    Attributes:
+        samples: of what was written, for the header of a FLAC; 0 where nobody counted.
+
     Raises:
         OSError: it cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.samples = 0
         self._path = path
         self._file: BinaryIO | None = None
         self._head = b""
@@ -116,3 +128,7 @@ class AudioFile:
                 for place, field in zip((4, 40), sizes, strict=True):
                     file.seek(place)
                     file.write(field)
+            total = _flac_total(self._head, self.samples)
+            if total is not None and file.seekable():
+                file.seek(_FLAC_TOTAL)
+                file.write(total)

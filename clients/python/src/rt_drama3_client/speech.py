@@ -178,11 +178,14 @@ class AsyncSpeech:
             self._options["format"] = format_of(path)
         check_fits(path, self._options.get("format") or "pcm")
         with AudioFile(path) as file:
-            async with aclosing(self.__aiter__()) as audio:
-                async for chunk in audio:
-                    file.write(chunk)
-            self._check_complete()
-            file.complete()
+            try:
+                async with aclosing(self.__aiter__()) as audio:
+                    async for chunk in audio:
+                        file.write(chunk)
+                self._check_complete()
+                file.complete()
+            finally:
+                file.samples = self._inbox.sent().samples
         assert self.done is not None
         return self.done
 
