@@ -81,7 +81,7 @@ def native_examples() -> dict[str, bytes]:
     send({"type": "cancel"})
     found["cancelled"] = msgpack.packb(client.last())
     client.send({"type": "start"})
-    error = Overloaded("20 streams are open and at most 20 may be.")
+    error = Overloaded("20 streams speak or wait to, and at most 20 may.")
     events = client.session.fail(client.utterance, error)
     hear([event.data for event in events if isinstance(event, Send)])
     return found
