@@ -195,6 +195,7 @@ def test_shared_tokens_of_anything(text: str) -> None:
     "text",
     [
         "[excited] Hello there.",
+        "[fast] Hello there.",
         "Hello <whisper>there</whisper> [laughs].",
         "[laughs]",
         "<|speaker:4|> [a] Hi\nthere. <|speaker:5|> <w>No</w>.",
@@ -207,14 +208,17 @@ def test_the_twin_of_a_prompt_differs_in_its_last_text_alone(drama: Drama3, text
     voice, history = [("[angry] One.", codes)], [("[sad] Two.", codes)]
     prompt = builder.build(text, voice, history)
     twin = builder.twin(prompt, text)
-    assert twin is not None
+    words = builder.tokenizer.encode(with_speaker_tag(flatten(text)))
+    bare = builder.tokenizer.encode(undirected(with_speaker_tag(flatten(text))))
+    if twin is None:  # this tokenizer reads past these directions
+        assert words.ids == bare.ids
+        assert "[fast]" not in text
+        return
     (first, end), (twin_first, twin_end) = prompt.text_rows, twin.text_rows
     assert first == twin_first
     assert np.array_equal(prompt.rows[:first], twin.rows[:first])
     assert np.array_equal(prompt.rows[end:], twin.rows[twin_end:])
     assert prompt.system_rows == twin.system_rows < first
-    words = builder.tokenizer.encode(with_speaker_tag(flatten(text)))
-    bare = builder.tokenizer.encode(undirected(with_speaker_tag(flatten(text))))
     assert prompt.rows[first:end, 0].tolist() == list(words.ids)
     assert twin.rows[first:twin_end, 0].tolist() == list(bare.ids)
     assert not twin.rows[first:twin_end, 1:].any()
