@@ -19,7 +19,7 @@ from rt_drama3.config import resolve_sampling
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_direction import Direction
 from rt_drama3.engine_loop import DeviceLoop
-from rt_drama3.engine_places import has_place
+from rt_drama3.engine_places import KEPT_SECONDS, has_place
 from rt_drama3.engine_stream import EngineStream, Phase
 from rt_drama3.errors import DeviceError, RequestError
 from rt_drama3.scheduling import Costs
@@ -152,6 +152,7 @@ class Engine:
         """See ``Speech.flush``."""
         stream = self._loop.streams.get(speech)
         if stream is not None:
+            self._loop.begin_turn(stream)
             stream.text.flush()
             self._loop.wake.set()
 
@@ -159,6 +160,7 @@ class Engine:
         """See ``Speech.finish``."""
         stream = self._loop.streams.get(speech)
         if stream is not None:
+            self._loop.begin_turn(stream)
             stream.text.finish()
             self._loop.wake.set()
 
@@ -177,7 +179,10 @@ class Engine:
     def silent(self, speech: Speech) -> bool:
         """Whether a stream has no text, and had none for so long that it takes no place."""
         stream = self._loop.streams.get(speech)
-        return stream is not None and not has_place(stream, time.monotonic())
+        now = time.monotonic()
+        if stream is None or stream.text.begun() or has_place(stream, now):
+            return False
+        return now - stream.accepted >= KEPT_SECONDS  # the first text of a new one may be coming
 
     def consumed(self) -> None:
         """A listener took audio: a paused stream may go on."""

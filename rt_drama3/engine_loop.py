@@ -156,6 +156,13 @@ class DeviceLoop:
                 stream.asked, stream.fresh = now, True
             stream.wanted = max(stream.wanted, now)
 
+    def begin_turn(self, stream: EngineStream) -> None:
+        """As ``claim_place`` for text that was taken already, and so is refused no more."""
+        with self._lock:
+            now = time.monotonic()
+            if not has_place(stream, now):
+                stream.asked, stream.fresh = now, True
+
     def open_streams(self) -> list[EngineStream]:
         """The streams that have not ended."""
         with self._lock:
@@ -394,7 +401,9 @@ class DeviceLoop:
             stream.spoken.append((text, np.stack(stream.piece_frames, 1)))
             stream.piece_frames = []
         now = time.monotonic()
-        stream.wanted = now + stream.unheard(now, self._frame_seconds)
+        with self._lock:  # text may come just now
+            heard = now + stream.unheard(now, self._frame_seconds)
+            stream.wanted = max(stream.wanted, heard)
         if stream.text.empty():
             self.slots.free(stream)
         else:  # who speaks does not queue again for its next piece

@@ -73,7 +73,8 @@ class PromptDesk:
     def _prepare(self, stream: EngineStream) -> None:
         if stream.cancelled:
             return
-        stream.codec.prepare()
+        if stream.request.audio:
+            stream.codec.prepare()
         if stream.voice is None:
             stream.voice = self._references.codes(stream.request.references)
         if not stream.direction.settled:

@@ -149,6 +149,10 @@ class TextIntake:
         """Whether nothing waits to be spoken now."""
         return not self._pieces
 
+    def begun(self) -> bool:
+        """Whether a sentence has begun that is not whole yet."""
+        return bool(self._growing.strip())
+
     def _flush(self) -> None:
         text, self._growing = self._growing, ""
         self._add(check_part(text))
@@ -352,8 +356,9 @@ class EngineStream:
     @property
     def resting(self) -> bool:
         """Whether it waits for text and everything before was delivered."""
-        submitted = self.codec.submitted
-        return self.phase is Phase.IDLE and self.text.empty() and self.delivered == submitted
+        # The phase first: it is set behind the last frames of a piece, by another thread.
+        idle = self.phase is Phase.IDLE and self.text.empty()
+        return idle and self.delivered == self.codec.submitted
 
     def lead(self, now: float, frame_seconds: float) -> float:
         """Seconds of audio that the listener has beyond what it has played by ``now``."""

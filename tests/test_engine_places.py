@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rt_drama3.engine_places import KEPT_SECONDS
+from rt_drama3.engine_stream import EngineStream, Phase
 from rt_drama3.errors import Overloaded, RequestError
 from tests.simulation import FRAME, Machine
 
@@ -233,3 +234,41 @@ def test_a_stream_without_text_has_no_memory_of_the_codec(machine: Make) -> None
     silent.push_text("Hi. ")
     sim.run(lambda: sim.heard[silent])
     assert sim.stream(silent).codec._state is not None
+
+
+def test_a_flush_after_a_silence_queues_like_a_newcomer(machine: Make) -> None:
+    sim = machine(frames=200, max_streams=1, max_queue=1, max_silent=10)
+    half = [sim.open("", final=False) for _ in range(3)]
+    for stream in half:
+        stream.push_text("half a")
+        sim.rest(KEPT_SECONDS + 0.1)
+    speaking = sim.open()
+    sim.run(lambda: sim.heard[speaking])
+    newcomer = sim.open()
+    sim.run(lambda: newcomer.queue_position == 0)
+    half[0].flush()
+    half[1].finish()
+    sim.run(lambda: half[1].queue_position is not None)
+    assert [s.queue_position for s in (newcomer, *half[:2])] == [0, 1, 2]
+
+
+def test_it_does_not_rest_while_its_last_frames_are_on_their_way() -> None:
+    """The device thread may end a piece between two looks at it."""
+
+    stream = EngineStream.__new__(EngineStream)
+
+    class Ends:
+        """A codec that is asked just when the piece ends."""
+
+        @property
+        def submitted(self) -> int:
+            stream.phase = Phase.IDLE
+            return 0
+
+    class Empty:
+        def empty(self) -> bool:
+            return True
+
+    stream.phase, stream.delivered = Phase.SPEAKING, 0
+    stream.text, stream.codec = Empty(), Ends()  # type: ignore[assignment]
+    assert not stream.resting

@@ -37,7 +37,8 @@ class FishUtterance(Utterance):
     rests: ClassVar[bool] = True
     lost: Refused | None = None
     _early: Outcome | None = None  # the stream ended before the client's stop
-    _silent_at: int | None = None  # samples sent when sound was asked for, as long as none came
+    _since: int = 0  # samples sent when the text came that was not flushed yet
+    _silent: bool = False  # sound of that text was asked for, and none came
 
     def ready(self, voice: str = "") -> list[bytes]:
         return [] if self.state is State.OVER else [_warning(n) for n in self.order.notices]
@@ -50,17 +51,24 @@ class FishUtterance(Utterance):
 
     def awaits_sound(self) -> None:
         """The client asks for the sound of its text so far, if there was any since it last did."""
-        if self.text.unflushed and self._silent_at is None:
-            self._silent_at = self.sent.samples
+        # Audio since then counts, also of text before it: it is sound for the one who waits.
+        if self.text.unflushed and self._since == self.sent.samples:
+            self._silent = True
+
+    def take_text(self, text: str) -> str:
+        flushed = not self.text.unflushed
+        passed = super().take_text(text)
+        if flushed:
+            self._since = self.sent.samples
+        return passed
 
     @property
     def owes_silence(self) -> bool:
-        # Audio that was on its way then counts as well: it is sound for the one who waits.
-        return self._silent_at is not None and self._silent_at == self.sent.samples
+        return self._silent
 
     def audio(self, data: bytes, samples: int, stamps: StampsLike | None = None) -> list[bytes]:
-        if samples:
-            self._silent_at = None
+        if samples and data:  # else an encoder gathers it, and nothing is heard as yet
+            self._silent = False
         return super().audio(data, samples, stamps)
 
     def done(self, outcome: Outcome) -> list[bytes]:

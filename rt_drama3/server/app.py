@@ -75,6 +75,7 @@ def create_app(
             Route("/metrics", routes.prometheus),
             Route("/openapi.json", routes.openapi),
             Route("/v1/models", routes.models),
+            Route("/v1/models/", routes.models),
             Route("/v1/models/{name:path}", routes.one_model),
             Route("/v1/voices", routes.list_voices, methods=["GET"]),
             Route("/v1/voices", routes.add_voice, methods=["POST"]),

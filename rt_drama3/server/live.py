@@ -250,8 +250,10 @@ class LiveConnection:
         self._act_all(self._session.fail(utterance, error), reason)
 
     def _close(self, code: str, message: str) -> None:
-        self._service.metrics.errors.labels(code).inc()
-        self._act_all(self._session.close(code, message), code)
+        events = self._session.close(code, message)
+        if events:  # else it was closed before, and counted
+            self._service.metrics.errors.labels(code).inc()
+        self._act_all(events, code)
 
     async def _slow(self, what: str) -> None:
         """Ends a client that does not read: behind what is stuck, and without waiting for it."""

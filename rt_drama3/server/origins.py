@@ -52,7 +52,8 @@ def check_reader(config: ServerConfig, host: str | None) -> None:
     if not host or config.api_keys or config.insecure:
         return
     origins = (*config.allowed_origins, *config.cors_origins)
-    known = {*config.allowed_hosts, *(_parts(origin)[2] for origin in origins)}
+    hosts = (f"http://{allowed}" for allowed in config.allowed_hosts)
+    known = {_parts(origin)[2].rstrip(".") for origin in (*origins, *hosts)}
     name = "" if "@" in host else _parts(f"http://{host}")[2].rstrip(".")
     here = name == "localhost" or name.endswith(".localhost") or _is_address(name)
     if not (here or "*" in (*origins, *config.allowed_hosts) or (name and name in known)):

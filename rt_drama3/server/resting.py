@@ -34,7 +34,7 @@ async def send_held(
     """
     while not speech.ended:
         await asyncio.sleep(LOOK_SECONDS)
-        if wanted() and not speech.unread_seconds and speech.resting:
+        if wanted() and speech.resting and not speech.unread_seconds:
             data, samples = outgoing.breath() if owed() else outgoing.rest()
             if samples:
                 send(data, samples)

@@ -158,7 +158,7 @@ class Teller:
         metrics.sent.labels(self._route).inc(len(data) if messages else 0)
         if chunk is not None:
             metrics.added.observe(now - chunk.stamps.decoded)
-        if first and utterance.first_audio is not None:
+        if first and chunk is not None and utterance.first_audio is not None:
             metrics.first_audio.observe(utterance.first_audio)
 
     async def _tell_queue(self, utterance: Utterance, talk: Talk) -> None:

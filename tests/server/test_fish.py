@@ -130,6 +130,35 @@ def test_text_without_words_is_a_moment_of_silence(text: str, ending: Place) -> 
         assert audio_of(client.take_until("finish")) == moment
 
 
+@pytest.mark.parametrize("form", ["mp3", "opus", "wav"])
+def test_a_moment_of_silence_comes_out_of_every_encoder(form: str, ending: Place) -> None:
+    waited = ending.metric("first_audio_seconds_count")
+    with ending.fish() as client:
+        client.send("start", request={"text": "", "format": form})
+        client.send("text", text="...")
+        client.send("flush")
+        assert client.take()["audio"]
+        assert ending.metric("first_audio_seconds_count") == waited  # nobody waited for it
+        client.send("stop")
+        client.take_until("finish")
+
+
+def test_no_silence_is_added_to_speech_however_late_its_flush_comes(ending: Place) -> None:
+    """A language model often ends a moment after its last sentence was heard."""
+    with ending.fish() as client:
+        client.send("start", request={"text": "", "format": "pcm", "seed": 48})
+        frames, heard = 0, b""
+        for number, text in enumerate(("Hello there. ", "And another one. "), 1):
+            client.send("text", text=text)
+            frames = spoken_frames(ending, number)
+            while len(heard) < 2 * 2048 * frames:
+                heard += client.take()["audio"]
+            client.send("flush")
+        client.send("stop")
+        heard += audio_of(client.take_until("finish"))
+        assert len(heard) == 2 * 2048 * frames
+
+
 def test_speech_comes_without_a_stop(ending: Place) -> None:
     with ending.fish() as client:
         client.send("start", request={"text": "", "format": "pcm"})

@@ -169,6 +169,7 @@ def test_the_small_routes(ending: Place) -> None:
     (model,) = ending.get("/v1/models").json()["data"]
     assert model["id"] == "nano"
     assert ending.get("/v1/models/nano").json() == model
+    assert ending.get("/v1/models/").json()["data"] == [model]
     assert "whisper/1" in ending.get("/v1/models/whisper/1").json()["error"]["message"]
     assert "<form" in ending.get("/").text
     text = ending.get("/metrics").text

@@ -22,6 +22,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
+from rt_drama3 import engine, engine_places
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
@@ -338,8 +339,11 @@ def test_a_word_that_fails_keeps_no_server_from_starting(caplog: pytest.LogCaptu
     assert "the word to warm up with failed: 1 streams speak" in caplog.text
 
 
-def test_a_silent_connection_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_a_silent_connection_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some clients keep an utterance open for hours, with no text for it."""
+    monkeypatch.setattr(engine, "KEPT_SECONDS", 0.0)
     with serving(shared_drama(), tmp_path, drain_seconds=2 * WAIT) as place:
         with place.fish() as silent, place.native() as speaking:
             silent.send("start", request={"text": "", "format": "pcm"})
@@ -353,6 +357,31 @@ def test_a_silent_connection_does_not_hold_up_the_end(tmp_path: Path) -> None:
             assert speaking.take_until("done")[-1]["complete"] is False  # spoken to its limit
         until(lambda: not place.service._talks, "the end")
         assert time.monotonic() - began < WAIT  # of twice as much
+        assert place.metric("errors_total", code="shutting_down") == 2  # one of each
+
+
+def test_the_end_waits_for_text_that_is_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an utterance that has just begun, and of a sentence that has, however long ago."""
+    monkeypatch.setattr(engine_places, "KEPT_SECONDS", 0.0)
+    with (
+        serving(shared_drama(), tmp_path, drain_seconds=WAIT) as place,
+        place.native() as fresh,
+        place.native() as half,
+    ):
+        half.send("start", max_seconds=0.2)
+        half.take_until("ready")
+        half.send("text", text="The answer to this is")
+        fresh.send("start", max_seconds=0.2)
+        fresh.take_until("ready")
+        place.server.stop()
+        until(lambda: place.service.draining, "draining")
+        time.sleep(0.2)  # asked again and again meanwhile
+        for client, rest in ((half, " five."), (fresh, "Hello.")):
+            client.send("text", text=rest)
+            client.send("finish")
+            assert client.take_until("done")[-1]["frames"] == 4
 
 
 def test_stop_fades_what_does_not_end(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def test_hosts_that_may_read() -> None:
         {"allowed_origins": ("https://evil.example",)},
         {"cors_origins": ("https://evil.example",)},
         {"allowed_hosts": ("*",)},
-        {"allowed_hosts": ("evil.example",)},
+        {"allowed_hosts": ("Evil.Example",)},
+        {"allowed_hosts": ("evil.example:8035",)},
     ):
         assert not refused(check_reader, ServerConfig(**settings), "evil.example:8035")
 

@@ -32,7 +32,10 @@ function line(who, text) {
 }
 
 async function answer() {
-  opening ??= Player.open(); // within the click: a browser lets nothing play before
+  opening ??= Player.open().catch((error) => { // within the click: nothing plays before
+    opening = null; // the next one tries again
+    throw error;
+  });
   const player = await opening;
   await player.resume();
   const text = ANSWERS[turn++ % ANSWERS.length];

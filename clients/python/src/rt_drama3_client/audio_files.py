@@ -83,7 +83,8 @@ class AudioFile:
         path: replaced when it exists.
 
     Attributes:
-        samples: of what was written, for the header of a FLAC; 0 where nobody counted.
+        samples: of what was written, for the header of a FLAC; 0 where it is not known, as of one
+            that was cut short.
 
     Raises:
         OSError: it cannot be written.

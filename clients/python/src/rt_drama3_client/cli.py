@@ -132,6 +132,8 @@ def _run(options: argparse.Namespace) -> int:
                     target.begin(event.sample_rate)
                 elif isinstance(event, AudioChunk):
                     target.write(event)
+            if isinstance(target, AudioFile) and speech.done is not None:
+                target.samples = speech.done.sent.samples
         return _tell(options, speech)
 
 

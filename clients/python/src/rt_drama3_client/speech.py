@@ -178,14 +178,12 @@ class AsyncSpeech:
             self._options["format"] = format_of(path)
         check_fits(path, self._options.get("format") or "pcm")
         with AudioFile(path) as file:
-            try:
-                async with aclosing(self.__aiter__()) as audio:
-                    async for chunk in audio:
-                        file.write(chunk)
-                self._check_complete()
-                file.complete()
-            finally:
-                file.samples = self._inbox.sent().samples
+            async with aclosing(self.__aiter__()) as audio:
+                async for chunk in audio:
+                    file.write(chunk)
+            self._check_complete()
+            file.samples = self._inbox.sent().samples  # of one that was cut, the encoder kept some
+            file.complete()
         assert self.done is not None
         return self.done
 
