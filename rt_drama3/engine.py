@@ -19,7 +19,7 @@ from rt_drama3.config import resolve_sampling
 from rt_drama3.engine_config import EngineConfig
 from rt_drama3.engine_direction import Direction
 from rt_drama3.engine_loop import DeviceLoop
-from rt_drama3.engine_places import KEPT_SECONDS, has_place
+from rt_drama3.engine_places import PAUSE_SECONDS
 from rt_drama3.engine_stream import EngineStream, Phase
 from rt_drama3.errors import DeviceError, RequestError
 from rt_drama3.scheduling import Costs
@@ -177,12 +177,15 @@ class Engine:
         return stream is not None and stream.resting
 
     def silent(self, speech: Speech) -> bool:
-        """Whether a stream has no text, and had none for so long that it takes no place."""
+        """Whether all of a stream was taken, and no text came for longer than answers pause.
+
+        It may still be heard, and so have its place: what was taken needs the engine no more.
+        """
         stream = self._loop.streams.get(speech)
-        now = time.monotonic()
-        if stream is None or stream.text.begun() or has_place(stream, now):
+        if stream is None or not stream.resting or stream.text.begun() or speech.unread_seconds:
             return False
-        return now - stream.accepted >= KEPT_SECONDS  # the first text of a new one may be coming
+        rested = max(stream.accepted, stream.rested)  # the first text of a new one may be coming
+        return time.monotonic() - rested >= PAUSE_SECONDS
 
     def consumed(self) -> None:
         """A listener took audio: a paused stream may go on."""

@@ -404,6 +404,7 @@ class DeviceLoop:
         with self._lock:  # text may come just now
             heard = now + stream.unheard(now, self._frame_seconds)
             stream.wanted = max(stream.wanted, heard)
+            stream.rested = now
         if stream.text.empty():
             self.slots.free(stream)
         else:  # who speaks does not queue again for its next piece

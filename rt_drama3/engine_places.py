@@ -17,6 +17,7 @@ from rt_drama3.engine_stream import EngineStream, Phase
 from rt_drama3.errors import Overloaded
 
 KEPT_SECONDS = 5.0  # longer than a language model pauses within an answer
+PAUSE_SECONDS = 2.0  # longer than it mostly does; who stops the server waits no longer
 
 
 def has_place(stream: EngineStream, now: float) -> bool:

@@ -211,6 +211,7 @@ class EngineStream:
         wake: makes the device thread look at it.
         direction: what directs it.
         wanted: until when text came for it, or was heard, so far (see ``engine_places``).
+        rested: when its last piece was made.
         asked: when its present turn began.
         fresh: nothing of that turn was spoken yet.
         voice: references as codes, once prepared.
@@ -243,6 +244,7 @@ class EngineStream:
     text: TextIntake = field(default_factory=TextIntake)
     phase: Phase = Phase.IDLE
     wanted: float = -math.inf
+    rested: float = -math.inf
     asked: float = 0.0
     fresh: bool = True
     cancelled: bool = False

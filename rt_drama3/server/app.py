@@ -145,6 +145,7 @@ _ELSEWISE = {
     "/v1/tts/live": "is a WebSocket route; a proxy in between has to pass Upgrade on",
     "/v1/listen": "is a WebSocket route of rt-drama3 serve --listen",
     "/audio/speech": "is /v1/audio/speech here; the base URL of OpenAI's clients ends in /v1",
+    "/models": "is /v1/models here; the base URL of OpenAI's clients ends in /v1",
     "/obs": "is there with rt-drama3 serve --listen",
     "/v1/stop": "is there with rt-drama3 serve --listen or --sink, for POST",
 }
@@ -155,6 +156,8 @@ def _no_such_route(request: Request, error: Exception) -> Response:
     name = new_request_id()
     path = request.url.path[:200]
     known = _ELSEWISE.get(path)
+    if path.startswith("/v1/v1/"):
+        known = "has /v1 twice; the base URL of this client ends before it"
     more = f" {path} {known}." if known else ""
     refusal = {
         "message": f"{request.method} {path}: {error.detail}.{more}",

@@ -22,7 +22,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
-from rt_drama3 import engine, engine_places
+from rt_drama3 import engine
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
@@ -30,7 +30,7 @@ from rt_drama3.server import Server, ServerConfig, create_app, run, sockets
 from rt_drama3.speech import SpeechRequest
 from tests.ports import free_port
 from tests.server.tools import LONG, Place, run_app, serving
-from tests.small import WAIT, new_drama, running, shared_drama, until
+from tests.small import WAIT, ending_drama, new_drama, running, shared_drama, until
 
 
 def test_ready_once_the_model_is_loaded(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_silent_connection_does_not_hold_up_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some clients keep an utterance open for hours, with no text for it."""
-    monkeypatch.setattr(engine, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "PAUSE_SECONDS", 0.0)
     with serving(shared_drama(), tmp_path, drain_seconds=2 * WAIT) as place:
         with place.fish() as silent, place.native() as speaking:
             silent.send("start", request={"text": "", "format": "pcm"})
@@ -364,7 +364,7 @@ def test_the_end_waits_for_text_that_is_on_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an utterance that has just begun, and of a sentence that has, however long ago."""
-    monkeypatch.setattr(engine_places, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(engine, "PAUSE_SECONDS", 2 * WAIT)
     with (
         serving(shared_drama(), tmp_path, drain_seconds=WAIT) as place,
         place.native() as fresh,
@@ -373,6 +373,9 @@ def test_the_end_waits_for_text_that_is_on_its_way(
         half.send("start", max_seconds=0.2)
         half.take_until("ready")
         half.send("text", text="The answer to this is")
+        stream = next(iter(place.engine._loop.streams.values()))
+        until(lambda: stream.text.begun(), "beginning")
+        stream.accepted -= 3 * WAIT  # it began long ago
         fresh.send("start", max_seconds=0.2)
         fresh.take_until("ready")
         place.server.stop()
@@ -382,6 +385,24 @@ def test_the_end_waits_for_text_that_is_on_its_way(
             client.send("text", text=rest)
             client.send("finish")
             assert client.take_until("done")[-1]["frames"] == 4
+
+
+def test_a_connection_that_has_spoken_holds_up_the_end_for_a_pause_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients of Fish's dialect never say that they are done; their audio is theirs by then."""
+    monkeypatch.setattr(engine, "PAUSE_SECONDS", 0.1)
+    with serving(ending_drama(), tmp_path, drain_seconds=2 * WAIT) as place:
+        with place.fish() as client:
+            client.send("start", request={"text": "", "format": "pcm"})
+            client.send("text", text="Hello there. ")
+            client.send("flush")
+            client.take_until("audio")
+            began = time.monotonic()
+            place.server.stop()
+            assert client.take_until("finish")[-1]["code"] == "shutting_down"
+        until(lambda: not place.service._talks, "the end")
+        assert time.monotonic() - began < WAIT
 
 
 def test_stop_fades_what_does_not_end(tmp_path: Path) -> None:

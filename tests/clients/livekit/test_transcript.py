@@ -32,3 +32,12 @@ def test_what_was_not_written_so_stands_by_itself() -> None:
         " <whisper>Two.</whisper>",
     ]
     assert str(marks[2]).endswith("Three.")
+
+
+def test_line_breaks_stay_what_they_were() -> None:
+    """In the server's segments they are spaces."""
+    transcript = Transcript(1000)
+    transcript.write("Dear Anna,\nyour order  arrives.\n\nYours, Bert")
+    marks = [transcript.hear("Dear Anna, your order  arrives.", 0)]
+    marks += [transcript.hear("Yours, Bert", 500)]
+    assert [str(m) for m in marks] == ["Dear Anna,\nyour order  arrives.", "\n\nYours, Bert"]

@@ -76,6 +76,18 @@ def test_an_answer_as_an_llm_writes_it(size: int, server: Watched) -> None:
     assert_same(heard, replayed(server, 0, " ".join(SENTENCES)))
 
 
+def test_line_breaks_are_in_the_context_as_they_were_written(server: Watched) -> None:
+    """The server's segments have spaces there, which Pipecat would find nowhere in the answer."""
+
+    async def work() -> list[str]:
+        async with call(server) as talk:
+            await talk.answer(["Hello\nthere. ", "And\nanother ", "one. Now the third."])
+            assert not talk.ear.of(ErrorFrame)
+            return talk.spoken_text()
+
+    assert run(work()) == ["Hello\nthere.", "And\nanother one.", "Now the third."]
+
+
 def test_pipecats_own_sentences(server: Watched) -> None:
     async def work() -> bytes:
         async with call(server, text_aggregation_mode=TextAggregationMode.SENTENCE) as talk:

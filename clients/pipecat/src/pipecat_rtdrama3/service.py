@@ -220,7 +220,7 @@ class RtDrama3TTSService(TTSService):
         if isinstance(event, AudioChunk):
             await self._push_audio(context_id, event)
         elif isinstance(event, Segment):
-            mark = (event.text, event.first_sample / self.sample_rate)
+            mark = (turn.hear(event.text), event.first_sample / self.sample_rate)
             await self.add_word_timestamps([mark], context_id)
         elif isinstance(event, Done):
             if not event.sent.samples:

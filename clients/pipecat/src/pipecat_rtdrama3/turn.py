@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 
 from rt_drama3_client import EarlyStart
@@ -31,12 +32,22 @@ class Turn:
         self._early = EarlyStart(early_words)
         self._waiting: asyncio.Queue[Piece | None] = asyncio.Queue(AHEAD)
         self._over = False
+        self._written = ""  # and not heard yet
 
     async def write(self, text: str) -> None:
         """Adds text; waits while much of it is not sent yet. Nothing happens once it is over."""
+        self._written += text
         for piece in self._early.split(text):
             if not self._over and not self.ended.is_set():
                 await self._waiting.put(piece)
+
+    def hear(self, text: str) -> str:
+        """A segment of the server's as it was written: there, line breaks have become spaces."""
+        found = re.search(r"\s+".join(map(re.escape, text.split())), self._written)
+        if found is None:  # the server speaks something else
+            return text
+        self._written = self._written[found.end() :]
+        return found[0]
 
     async def finish(self) -> None:
         """Ends the text; a second call does nothing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from livekit.agents.types import TimedString
 
 
@@ -26,10 +28,11 @@ class Transcript:
 
     def hear(self, text: str, first_sample: int) -> TimedString:
         """A segment is heard from that sample on."""
-        place = self._rest.find(text)
-        if place >= 0:
-            end = place + len(text)
-            shown, self._rest = self._rest[:end], self._rest[end:]
+        # A run of white space with a line break in it comes back as one space.
+        words = r"\s+".join(map(re.escape, text.split()))
+        found = re.search(words, self._rest)
+        if found:
+            shown, self._rest = self._rest[: found.end()], self._rest[found.end() :]
         else:  # the server speaks something else, such as a tag that it closed and opened again
             shown = f" {text}" if self._begun else text
         self._begun = True
