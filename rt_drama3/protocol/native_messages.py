@@ -101,6 +101,11 @@ class NativeUtterance(Utterance):
         self._ended = ended
         self._unknown = unknown
 
+    @property
+    def owes_silence(self) -> bool:
+        # Players fail at an encoded file without any sound; of PCM nothing is nothing.
+        return not self.order.output.kind.sample_bytes and not self.sent.samples
+
     def ready(self, voice: str = "") -> list[bytes]:
         output = self.order.output
         return self._unless_over(
