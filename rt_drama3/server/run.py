@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 import uvicorn
 from starlette.applications import Starlette
 
+from rt_drama3.audio import StreamResampler
 from rt_drama3.errors import DeviceError, RtDrama3Error
+from rt_drama3.protocol import FORMATS
 from rt_drama3.server.app import create_app
 from rt_drama3.server.guards import timed_http
 from rt_drama3.server.server_config import ServerConfig
@@ -236,8 +238,11 @@ def serve(config: ServerConfig, load: Callable[[], Drama3], name: str) -> None:
 def _speak_once(drama: Drama3) -> None:
     """A word that nobody hears, so that the first request finds its way trodden.
 
-    Above all the system block is in the voice cache then, which the default voice shares.
+    The system block, which the default voice shares, is in the voice cache then; and the tables of
+    the resampler are made, which cost the first stream of each rate up to 5 ms.
     """
+    for rate in FORMATS["pcm"].rates or ():
+        StreamResampler(drama.codec.config.sample_rate, rate)
     try:
         for _ in drama.engine.open(SpeechRequest("Hello.", seed=0, max_frames=4)):
             pass

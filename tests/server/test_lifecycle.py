@@ -23,6 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from rt_drama3 import engine
+from rt_drama3.audio import StreamResampler, stream_resample
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
@@ -319,7 +320,12 @@ def test_the_first_request_finds_the_system_block_read(
             pass
 
         def run(self, keep: Callable[[], Drama3]) -> None:
+            stream_resample._design.cache_clear()
             engine = keep().engine
+            made = stream_resample._design.cache_info().misses
+            for rate in (8_000, 16_000, 24_000, 48_000):
+                StreamResampler(44_100, rate)
+            assert stream_resample._design.cache_info().misses == made >= 4
             before = engine.voices.hits
             assert list(engine.open(SpeechRequest("Hi.", max_frames=1)))
             found.append(engine.voices.hits - before)
@@ -333,7 +339,7 @@ def test_the_first_request_finds_the_system_block_read(
 def test_a_word_that_fails_keeps_no_server_from_starting(caplog: pytest.LogCaptureFixture) -> None:
     with running(shared_drama(), max_streams=1, max_queue=0) as engine:
         busy = engine.open(SpeechRequest(LONG))
-        drama = SimpleNamespace(engine=engine)
+        drama = SimpleNamespace(engine=engine, codec=shared_drama().codec)
         run._speak_once(drama)  # type: ignore[arg-type]
         busy.cancel()
     assert "the word to warm up with failed: 1 streams speak" in caplog.text
