@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from rt_drama3.protocol import KINDS, Refused, error_headers, fish_error, new_request_id
+from rt_drama3.protocol import Refused, error_headers, fish_error, new_request_id, openai_error
 from rt_drama3.server import http, listen_routes, live_routes, pages, routes
 from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.service import Service
@@ -133,7 +133,7 @@ def _unrouted(default: ASGIApp) -> ASGIApp:
             await default(scope, receive, send)
             return
         websocket, name = WebSocket(scope, receive, send), new_request_id()
-        error = Refused(NO_ROUTE, f"WebSocket {websocket.url.path[:200]}: Not Found.")
+        error = _missing("WebSocket", websocket.url.path)
         status, body = fish_error(error, name)
         await websocket.send_denial_response(JSONResponse(body, status, error_headers(error, name)))
 
@@ -154,19 +154,20 @@ _ELSEWISE = {
 def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     name = new_request_id()
-    path = request.url.path[:200]
+    refused = _missing(request.method, request.url.path, error.detail)
+    # Whose route it was meant to be is not known: OpenAI's SDKs read one part, Fish's the other.
+    _, fish = fish_error(refused, name)
+    _, openai = openai_error(refused, name)
+    body = {**fish, **openai, "status": error.status_code}
+    headers = {**(error.headers or {}), **error_headers(refused, name)}
+    return JSONResponse(body, error.status_code, headers)
+
+
+def _missing(method: str, path: str, detail: str = "Not Found") -> Refused:
+    """What is told of a path that has no route, or none for that method."""
+    path = path[:200]
     known = _ELSEWISE.get(path)
     if path.startswith("/v1/v1/"):
         known = "has /v1 twice; the base URL of this client ends before it"
     more = f" {path} {known}." if known else ""
-    refusal = {
-        "message": f"{request.method} {path}: {error.detail}.{more}",
-        "code": NO_ROUTE,
-        "remedy": KINDS[NO_ROUTE].remedy,
-        "retriable": False,
-        "request_id": name,
-    }
-    openai = {**refusal, "type": "invalid_request_error", "param": None}  # its SDKs read this alone
-    body = {"status": error.status_code, **refusal, "error": openai}
-    headers = {**(error.headers or {}), "X-Request-Id": name}
-    return JSONResponse(body, error.status_code, headers)
+    return Refused(NO_ROUTE, f"{method} {path}: {detail}.{more}")

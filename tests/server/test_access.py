@@ -239,3 +239,6 @@ def test_a_base_url_may_end_in_a_slash(ending: Place) -> None:
 def test_a_wrong_path_of_a_websocket_is_told_so(ending: Place) -> None:
     for path in ("/v1/nope", "/v1/tts"):
         assert refused_with(ending, path) == (404, "no_such_route")
+    with pytest.raises(InvalidStatus, match="404") as caught, ending.connect("/v1/v1/tts/live"):
+        pass
+    assert b"has /v1 twice" in (caught.value.response.body or b"")

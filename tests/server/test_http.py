@@ -133,6 +133,8 @@ def test_errors_have_the_shape_of_their_api(ending: Place) -> None:
     for path in ("/v1/stream", "/v1/tts/live", "/v1/listen"):
         assert "WebSocket" in ending.get(path).json()["message"]
     assert "--listen" in ending.get("/obs").json()["error"]["message"]
+    missing = ending.get("/model").json()
+    assert missing["detail"] == missing["message"]  # which Fish's older module reads
 
 
 def test_an_error_before_audio_is_an_http_error(ending: Place) -> None:
