@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator
 
 from rt_drama3_client import EarlyStart
 from rt_drama3_client.sources import Piece
+from rt_drama3_client.written import find_segment
 
 AHEAD = 1_000  # pieces of text that may wait; then the pipeline does
 
@@ -42,8 +42,8 @@ class Turn:
                 await self._waiting.put(piece)
 
     def hear(self, text: str) -> str:
-        """A segment of the server's as it was written: there, line breaks have become spaces."""
-        found = re.search(r"\s+".join(map(re.escape, text.split())), self._written)
+        """A segment of the server's as it was written, line breaks included."""
+        found = find_segment(text, self._written)
         if found is None:  # the server speaks something else
             return text
         self._written = self._written[found.end() :]

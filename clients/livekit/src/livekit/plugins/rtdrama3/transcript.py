@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from livekit.agents.types import TimedString
+
+from rt_drama3_client.written import find_segment
 
 
 class Transcript:
@@ -28,9 +28,7 @@ class Transcript:
 
     def hear(self, text: str, first_sample: int) -> TimedString:
         """A segment is heard from that sample on."""
-        # A run of white space with a line break in it comes back as one space.
-        words = r"\s+".join(map(re.escape, text.split()))
-        found = re.search(words, self._rest)
+        found = find_segment(text, self._rest)
         if found:
             shown, self._rest = self._rest[: found.end()], self._rest[found.end() :]
         else:  # the server speaks something else, such as a tag that it closed and opened again
