@@ -82,8 +82,7 @@ class Engine:
             request.top_k,
             request.repetition_aware,
         )
-        silent = not (request.final or request.text)
-        self._loop.check_open(silent)  # before memory is taken for it
+        self._loop.check_open(request)  # before memory is taken for it
         guidance = check_guidance(request.guidance)
         if guidance and self.config.slots < 2:
             raise RequestError(
@@ -122,7 +121,7 @@ class Engine:
             return stream
 
         stream = stream_of(request, inner=False)
-        self._loop.add(stream, silent)
+        self._loop.add(stream)
         return stream.speech
 
     def heeded(self, request: SpeechRequest) -> SpeechRequest:

@@ -31,7 +31,7 @@ from rt_drama3.frame_maker import FrameMaker, FrameResult
 from rt_drama3.prompt_reader import PromptReader
 from rt_drama3.scheduling import Costs, may_prefill
 from rt_drama3.slot_table import SlotTable
-from rt_drama3.speech import Speech, check_process
+from rt_drama3.speech import Speech, SpeechRequest, check_process
 from rt_drama3.voice_cache import VoiceCache
 
 if TYPE_CHECKING:
@@ -113,11 +113,8 @@ class DeviceLoop:
         """
         check_process(self._pid)
 
-    def check_open(self, silent: bool) -> None:
-        """Refuses when one more stream would be too many.
-
-        Args:
-            silent: it has no text yet.
+    def check_open(self, request: SpeechRequest) -> None:
+        """Refuses when one more stream, for this request, would be too many.
 
         Raises:
             Overloaded: too many streams are open already, or the loop was closed.
@@ -129,16 +126,16 @@ class DeviceLoop:
         if self._closing:
             raise Overloaded("the engine is shutting down; use another one.")
         now = time.monotonic()
-        if silent:
+        if request.silent:
             check_silent(self.open_streams(), self._config, now)
         else:
             check_place(self.open_streams(), self._config, now, new=True)
 
-    def add(self, stream: EngineStream, silent: bool) -> None:
+    def add(self, stream: EngineStream) -> None:
         """Takes a new stream in; raises as ``check_open`` does."""
         with self._lock:
-            self.check_open(silent)
-            if not silent:
+            self.check_open(stream.request)
+            if not stream.request.silent:
                 stream.wanted = stream.asked = time.monotonic()
             self.streams[stream.speech] = stream
         self.wake.set()
@@ -153,7 +150,7 @@ class DeviceLoop:
             now = time.monotonic()
             if not has_place(stream, now):
                 check_place(self.open_streams(), self._config, now)
-                stream.asked, stream.fresh = now, True
+            self.begin_turn(stream)
             stream.wanted = max(stream.wanted, now)
 
     def begin_turn(self, stream: EngineStream) -> None:

@@ -51,6 +51,11 @@ class SpeechRequest:
     previous_takes: Sequence[Any] = ()
     audio: bool = True
 
+    @property
+    def silent(self) -> bool:
+        """Whether there is no text yet, and some may come."""
+        return not (self.final or self.text)
+
 
 @dataclass(frozen=True)
 class Stamps:

@@ -206,7 +206,6 @@ class SpeechResponse(Response):
         self._shape = shape
         self._until_over = until_over
         self._begun = False
-        self._sounded = False  # there was something to hear
         self._send: Send | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
@@ -289,7 +288,7 @@ class SpeechResponse(Response):
         speech = opened.chosen or opened.speech
         outgoing, service = opened.outgoing, self._service
         pace, playback = Pace(service.config.slow_seconds), Playback()
-        summary, told = None, -1
+        summary, told, sounded = None, -1, False
         self._speech = speech
         heard = None if service.hub is None else service.hub.lane().begin(self._name)
         try:
@@ -298,7 +297,7 @@ class SpeechResponse(Response):
                     self._check_cut()
                     fading = service.fading
                     data, _ = outgoing.push(chunk.pcm, fade=fading)
-                    self._sounded = True
+                    sounded = True
                     if not self._begun and data:
                         service.metrics.first_audio.observe(time.monotonic() - self._accepted)
                     async with asyncio.timeout(max(pace.begin(), 0.001)):
@@ -315,7 +314,7 @@ class SpeechResponse(Response):
                 else:
                     self._check_cut()
                     summary = await speech.summary()
-            silence = b"" if self._sounded or service.fading else outgoing.breath()[0]
+            silence = b"" if sounded or service.fading else outgoing.breath()[0]
             data = silence + outgoing.end()[0]
             async with asyncio.timeout(max(pace.begin(), 0.001)):
                 await self._audio(data, last=True)

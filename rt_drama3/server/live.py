@@ -103,9 +103,9 @@ class LiveConnection:
 
     def _is_silent(self, talk: Talk) -> bool:
         """Whether an utterance has waited for text for long, as those of some clients always do."""
-        speech = talk.speech
-        busy = talk.held or talk.sending or speech is None
-        return not busy and speech is not None and self._service.silent(speech)
+        if talk.speech is None or talk.held or talk.sending:
+            return False
+        return self._service.silent(talk.speech)
 
     def cut(self) -> int:
         """Ends what is being spoken, for the operator; returns how much that was."""

@@ -241,7 +241,7 @@ def _speak_once(drama: Drama3) -> None:
     The system block, which the default voice shares, is in the voice cache then; and the tables of
     the resampler are made, which cost the first stream of each rate up to 5 ms.
     """
-    for rate in FORMATS["pcm"].rates or ():
+    for rate in FORMATS["pcm"].rates:
         StreamResampler(drama.codec.config.sample_rate, rate)
     try:
         for _ in drama.engine.open(SpeechRequest("Hello.", seed=0, max_frames=4)):
