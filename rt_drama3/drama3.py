@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rt_drama3.best_of import (
+from rt_drama3.codec import Codec
+from rt_drama3.config import ModelConfig, PieceConfig, SamplingConfig
+from rt_drama3.engine.config import EngineConfig, read_engine_config
+from rt_drama3.engine.engine import Engine
+from rt_drama3.engine.speech import AudioChunk, Durations, SpeechRequest
+from rt_drama3.errors import RequestError
+from rt_drama3.model import SpeechModel
+from rt_drama3.scenes.best_of import (
     Ranking,
     Scorer,
     check_count,
@@ -26,19 +33,12 @@ from rt_drama3.best_of import (
     rank,
     summaries,
 )
-from rt_drama3.codec import Codec
-from rt_drama3.compute_threads import compute_threads
-from rt_drama3.config import ModelConfig, PieceConfig, SamplingConfig
-from rt_drama3.data_folder import default_data_folder
-from rt_drama3.engine import Engine
-from rt_drama3.engine_config import EngineConfig, read_engine_config
-from rt_drama3.errors import RequestError
-from rt_drama3.model import SpeechModel
-from rt_drama3.prompt import PromptBuilder
-from rt_drama3.references import Codes, References, ReferenceSource
-from rt_drama3.speech import AudioChunk, Durations, SpeechRequest
-from rt_drama3.steering import Steering, SteeringShelf
-from rt_drama3.takes import dump_take
+from rt_drama3.scenes.references import Codes, References, ReferenceSource
+from rt_drama3.scenes.steering import Steering, SteeringShelf
+from rt_drama3.scenes.takes import dump_take
+from rt_drama3.system.data_folder import default_data_folder
+from rt_drama3.system.threads import compute_threads
+from rt_drama3.text.prompt import PromptBuilder
 
 log = logging.getLogger(__name__)
 

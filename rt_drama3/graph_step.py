@@ -16,7 +16,7 @@ from torch import Tensor
 from rt_drama3.config import SamplingConfig
 from rt_drama3.model import SpeechModel, StreamState
 from rt_drama3.model.ops import linear
-from rt_drama3.sampling import FIRST_HEAD_DRAW, SlotSampling, draw_head, draw_main
+from rt_drama3.model.sampling import FIRST_HEAD_DRAW, SlotSampling, draw_head, draw_main
 
 # Attention reads the cache up to one of these lengths: few shapes to capture, and a short take does
 # not pay for the whole context.

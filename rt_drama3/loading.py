@@ -9,10 +9,10 @@ import torch
 
 from rt_drama3 import checkpoint
 from rt_drama3.drama3 import Drama3
-from rt_drama3.engine_config import EngineConfig
+from rt_drama3.engine.config import EngineConfig
 from rt_drama3.errors import ConfigError, DeviceError
 from rt_drama3.model import SpeechModel
-from rt_drama3.prompt import PromptBuilder
+from rt_drama3.text.prompt import PromptBuilder
 
 SMALL_MODEL = 50_000_000  # parameters; below, one CPU thread beats several (spin barriers)
 FLOAT32_MODEL = 1_000_000_000  # parameters; below, float32 is affordable on a CPU

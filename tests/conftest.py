@@ -12,8 +12,8 @@ import torch
 
 if TYPE_CHECKING:
     from rt_drama3 import Drama3
-    from rt_drama3.engine import Engine
-    from tests.simulation import Machine
+    from rt_drama3.engine.engine import Engine
+    from tests.engine.simulation import Machine
 
 # Tests of the compiled step ask for it; no other test may start a build in the background.
 os.environ.setdefault("RT_DRAMA3_STEP_MODE", "eager")
@@ -62,7 +62,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Machine]]:
     """Makes engines on simulated machines; see ``simulation.make_machine``."""
-    from tests.simulation import make_machine
+    from tests.engine.simulation import make_machine
 
     made: list[Machine] = []
 

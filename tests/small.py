@@ -24,12 +24,12 @@ import rt_drama3
 from rt_drama3 import checkpoint
 from rt_drama3.config import SamplingConfig
 from rt_drama3.drama3 import Drama3
-from rt_drama3.engine import Engine
-from rt_drama3.engine_config import EngineConfig
-from rt_drama3.frame_maker import Entry, FrameResult
+from rt_drama3.engine.config import EngineConfig
+from rt_drama3.engine.engine import Engine
+from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
+from rt_drama3.engine.step_runner import Entry, FrameResult
 from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel
-from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
 
 Codes = npt.NDArray[np.int64]
 TEXTS = ["Hello there.", "Why not?", "A third one.", "Fourth!", "Five of them.", "And a sixth."]

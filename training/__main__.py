@@ -123,7 +123,7 @@ def _evaluate(a: Arguments) -> None:
     from hibari import Hibari
 
     from rt_drama3 import Drama3, load
-    from rt_drama3.engine_config import EngineConfig
+    from rt_drama3.engine.config import EngineConfig
     from training.asr import Judge
     from training.codebooks import Codebooks
     from training.evaluate import Copies, evaluate, evaluate_long, held_out, paragraph

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rt_drama3.config_files import parse_codec_config
+from rt_drama3.checkpoint.config_files import parse_codec_config
 from training.analysis import log_mels, to_float
 from training.clips import (
     FRAME_SAMPLES,

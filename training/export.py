@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rt_drama3.config_files import parse_codec_config, parse_model_config
+from rt_drama3.checkpoint.config_files import parse_codec_config, parse_model_config
 from training import tokenizer
 from training.codec import codec_json, encodes
 from training.codec_layout import (

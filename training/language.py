@@ -19,7 +19,7 @@ import torch
 import torch.distributed as together
 from torch import Tensor
 
-from rt_drama3.config_files import parse_model_config
+from rt_drama3.checkpoint.config_files import parse_model_config
 from training.clips import codes_path, load_shard, shard_files, trained_on
 from training.layout import read_voice
 from training.lexicon import Lexicon

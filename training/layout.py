@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from rt_drama3.checkpoint.config_files import parse_model_config
 from rt_drama3.config import ModelConfig
-from rt_drama3.config_files import parse_model_config
 
 _BACKBONE = "model.language_model."
 _PREFIXES = (  # ours, official

@@ -171,7 +171,7 @@ class Rows(NamedTuple):
 
 
 def scene(turns: Sequence[Turn]) -> Rows:
-    """Turns as one sequence of rows, as ``rt_drama3.prompt`` would build it."""
+    """Turns as one sequence of rows, as ``rt_drama3.text.prompt`` would build it."""
     main: list[Ints] = [np.array(SYSTEM)]
     size = len(SYSTEM) + sum(
         len(USER) + len(t.tokens) + len(ANSWER) + len(t.codes) + 2 for t in turns

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from rt_drama3.checkpoint.config_files import parse_codec_config, parse_sampling
 from rt_drama3.config import CodecConfig, ModelConfig, PieceConfig, SamplingConfig
-from rt_drama3.config_files import parse_codec_config, parse_sampling
 from rt_drama3.errors import CheckpointError
 
 CONFIG = "config.json"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from rt_drama3.checkpoint.config_files import parse_model_config
 from rt_drama3.checkpoint.conformance import Differences, compare
 from rt_drama3.checkpoint.experts import official_entries, with_stored_experts
 from rt_drama3.checkpoint.files import (
@@ -29,7 +30,6 @@ from rt_drama3.checkpoint.tokenizer import load_tokenizer
 from rt_drama3.codec import codec_inventory, has_encode_half
 from rt_drama3.codec.official import unwrap_codec_state
 from rt_drama3.config import CodecConfig, ModelConfig, SamplingConfig
-from rt_drama3.config_files import parse_model_config
 from rt_drama3.errors import CheckpointError
 
 _Result = TypeVar("_Result")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rt_drama3 import codec as codecs
+from rt_drama3.checkpoint.config_files import parse_model_config
 from rt_drama3.checkpoint.conformance import check_numbers, compare
 from rt_drama3.checkpoint.experts import official_entries, with_stored_experts
 from rt_drama3.checkpoint.files import (
@@ -32,7 +33,6 @@ from rt_drama3.checkpoint.placement import Placement, Source, plan
 from rt_drama3.checkpoint.tensors import TORCH_DTYPES, Entry, TensorReader, has_weights, scan
 from rt_drama3.codec import Codec
 from rt_drama3.config import ModelConfig
-from rt_drama3.config_files import parse_model_config
 from rt_drama3.errors import CheckpointError
 from rt_drama3.model import SpeechModel
 

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from rt_drama3.checkpoint.config_files import parse_codec_config, parse_model_config
 from rt_drama3.checkpoint.files import CODEC, CODEC_CONFIG, CONFIG, INDEX, SINGLE, check_codec_fits
 from rt_drama3.checkpoint.inventory import (
     DENSE,
@@ -34,7 +35,6 @@ from rt_drama3.checkpoint.tiny_config import Settings, tiny_config
 from rt_drama3.checkpoint.tiny_tokenizer import base_tokens, write_tokenizer
 from rt_drama3.codec import Codec, random_codec_state
 from rt_drama3.config import CodecConfig, ModelConfig
-from rt_drama3.config_files import parse_codec_config, parse_model_config
 from rt_drama3.errors import CheckpointError, ConfigError
 
 FP8_MAX = 448.0  # largest number of float8_e4m3fn

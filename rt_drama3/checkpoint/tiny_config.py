@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rt_drama3.config_files import parse_codec_config, parse_model_config
+from rt_drama3.checkpoint.config_files import parse_codec_config, parse_model_config
 from rt_drama3.errors import CheckpointError, ConfigError
 
 Settings = Sequence[tuple[str, Any]] | Mapping[str, Any]

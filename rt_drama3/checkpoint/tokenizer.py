@@ -15,7 +15,7 @@ from rt_drama3.checkpoint.files import TOKENIZER, read_json, require
 from rt_drama3.checkpoint.word_rules import read_tokenizer
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import CheckpointError
-from rt_drama3.text import SPEAKERS
+from rt_drama3.text.rules import SPEAKERS
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 STRUCTURAL = (IM_START, IM_END, "<|voice|>", "<|text|>", "<|interleave|>")

@@ -11,9 +11,9 @@ from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import Directing, Reference, as_speaker, checked_text, transcript
 from rt_drama3.protocol.refusals import Refused, show
-from rt_drama3.takes import check_marks
-from rt_drama3.text import SPEAKERS
-from rt_drama3.turns import STRONGEST_GUIDANCE
+from rt_drama3.scenes.inputs import STRONGEST_GUIDANCE
+from rt_drama3.scenes.takes import check_marks
+from rt_drama3.text.rules import SPEAKERS
 
 MOST_VECTORS = 16
 STRONGEST_STEERING = 100.0

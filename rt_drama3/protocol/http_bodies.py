@@ -23,7 +23,7 @@ from rt_drama3.protocol.order import Sampling, SpeechOrder, checked_voice, whole
 from rt_drama3.protocol.refusals import Refused, as_refused, clean, show
 from rt_drama3.protocol.utterance import Outcome
 from rt_drama3.protocol.wire import parse_json, unpack
-from rt_drama3.takes import FAMILY, SCHEMA
+from rt_drama3.scenes.takes import FAMILY, SCHEMA
 
 OPENAI_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
 OPENAI_RATE = 24_000  # raw PCM has this rate to every client; wav follows it

@@ -13,7 +13,7 @@ from rt_drama3.protocol.order import SpeechOrder
 from rt_drama3.protocol.refusals import Refused
 from rt_drama3.protocol.utterance import Outcome, Piece, StampsLike, State, Utterance
 from rt_drama3.protocol.wire import pack
-from rt_drama3.takes import FAMILY, SCHEMA
+from rt_drama3.scenes.takes import FAMILY, SCHEMA
 
 VERSION = 1
 LONGEST_PING = 64  # characters of data

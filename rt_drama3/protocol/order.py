@@ -15,8 +15,8 @@ from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import Output
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.refusals import Refused
-from rt_drama3.takes import PreviousTake
-from rt_drama3.text import check_text, has_speech
+from rt_drama3.scenes.takes import PreviousTake
+from rt_drama3.text.rules import check_text, has_speech
 
 # A voice is looked up by its name; no name can be mistaken for a path.
 _VOICE = re.compile(r"[^\W_][\w .:@+-]{0,127}")

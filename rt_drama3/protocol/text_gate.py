@@ -12,7 +12,7 @@ import re
 from rt_drama3.errors import RequestError
 from rt_drama3.protocol.limits import ProtocolLimits
 from rt_drama3.protocol.refusals import Refused
-from rt_drama3.text import check_part
+from rt_drama3.text.rules import check_part
 
 _UNFINISHED = re.compile(r"<(?:\|[^<>]{0,32})?\Z")
 

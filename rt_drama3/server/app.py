@@ -17,14 +17,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from rt_drama3.protocol import Refused, error_headers, fish_error, new_request_id, openai_error
-from rt_drama3.server import http, listen_routes, live_routes, pages, routes
-from rt_drama3.server.server_config import ServerConfig
+from rt_drama3.server.config import ServerConfig
+from rt_drama3.server.http import pages, routes
+from rt_drama3.server.http import speech as http
+from rt_drama3.server.monitor import routes as listen_routes
 from rt_drama3.server.service import Service
+from rt_drama3.server.ws import routes as live_routes
 from rt_drama3.sinks import Sink
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
-    from rt_drama3.engine import Engine
+    from rt_drama3.engine.engine import Engine
 
 NO_ROUTE = "no_such_route"
 EXPOSED = ["X-Request-Id", "X-Sample-Rate", "X-Channels", "X-Bit-Depth", "X-Notice", "Retry-After"]

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rt_drama3.best_of import Chosen, decoded, duration_sanity, rank
-from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
+from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
+from rt_drama3.scenes.best_of import Chosen, decoded, duration_sanity, rank
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3, Take
-    from rt_drama3.engine import Engine
+    from rt_drama3.engine.engine import Engine
 
 InThread = Callable[..., Awaitable[Any]]
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from rt_drama3.audio import read_audio
 from rt_drama3.errors import RequestError
-from rt_drama3.prompt import check_codes
 from rt_drama3.protocol import Reference, Refused, SpeechOrder
+from rt_drama3.text.prompt import check_codes
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3

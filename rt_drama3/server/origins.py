@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from rt_drama3.protocol import Refused
 from rt_drama3.protocol.refusals import show
-from rt_drama3.server.server_config import ServerConfig, is_loopback
+from rt_drama3.server.config import ServerConfig, is_loopback
 
 
 def check_handshake(config: ServerConfig, origin: str | None, host: str | None = None) -> None:

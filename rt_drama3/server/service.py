@@ -17,24 +17,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
 from rt_drama3.protocol import ModelFacts, Outcome, Reference, Refused, SpeechOrder, as_speaker
 from rt_drama3.protocol.order import checked_audio
 from rt_drama3.server.choosing import choose
 from rt_drama3.server.clips import read_clips
+from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.fetch import Fetcher
-from rt_drama3.server.hub import make_hub
 from rt_drama3.server.metrics import Metrics
+from rt_drama3.server.monitor.hub import make_hub
 from rt_drama3.server.notices import FIXED_VOICE, NO_DIRECTIONS, UNREADABLE, is_unreadable
 from rt_drama3.server.outgoing import Outgoing
-from rt_drama3.server.server_config import ServerConfig
 from rt_drama3.server.voices import VoiceStore
 from rt_drama3.sinks import Sink
-from rt_drama3.speech import Speech, SpeechRequest, SpeechSummary
 
 if TYPE_CHECKING:
-    from rt_drama3.best_of import Chosen
     from rt_drama3.drama3 import Drama3
-    from rt_drama3.engine import Engine
+    from rt_drama3.engine.engine import Engine
+    from rt_drama3.scenes.best_of import Chosen
 
 log = logging.getLogger("rt_drama3.server")
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rt_drama3 import machine
 from rt_drama3.errors import SinkError
+from rt_drama3.system import machine
 
 _VIRTUAL = ("blackhole", "cable", "rt-drama3", "loopback", "vb-audio", "soundflower")
 _starting = threading.Lock()  # PortAudio counts its users without one

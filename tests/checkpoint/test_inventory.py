@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rt_drama3.checkpoint import inventory, read_config, resolve
+from rt_drama3.checkpoint.config_files import parse_model_config
 from rt_drama3.checkpoint.inventory import HEAD
 from rt_drama3.checkpoint.placement import Index, plan
 from rt_drama3.checkpoint.tensors import scan
 from rt_drama3.config import ModelConfig
-from rt_drama3.config_files import parse_model_config
 from rt_drama3.model import SpeechModel
 
 

@@ -19,7 +19,7 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-with atheris.instrument_imports(include=["rt_drama3.protocol", "rt_drama3.text"]):
+with atheris.instrument_imports(include=["rt_drama3.protocol", "rt_drama3.text.rules"]):
     import rt_drama3.protocol  # noqa: F401
 
 from tests.fuzz import targets

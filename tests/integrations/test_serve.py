@@ -24,7 +24,7 @@ KEY = "a-key-of-the-operator"
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_port()
     folder = tmp_path_factory.mktemp("serve")
-    command = [sys.executable, "-m", "rt_drama3.cli", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "rt_drama3", "serve", "--port", str(port)]
     command += ["--data-folder", str(folder), "--step-mode", "eager", "--threads", "1"]
     environment = {**os.environ, "RT_DRAMA3_SERVER_API_KEYS": KEY}
     with Path(folder / "log").open("w") as log:

@@ -23,8 +23,8 @@ import psutil
 from rt_drama3.audio import StreamResampler, read_audio
 from rt_drama3.audio.pcm import float_to_s16le
 from rt_drama3.audio.stream_resample import Quality
-from rt_drama3.engine import Engine
-from rt_drama3.speech import Speech, SpeechRequest
+from rt_drama3.engine.engine import Engine
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from tests.server.tools import Place, audio_of
 from tests.small import WAIT, Frames, until
 

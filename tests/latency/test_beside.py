@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from rt_drama3.errors import DeviceError
-from rt_drama3.latency import beside
+from rt_drama3_bench import beside
 
 WAIT = 120.0  # seconds that an interpreter may take to start
 

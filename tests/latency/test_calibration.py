@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rt_drama3.latency.calibration import Calibration, calibrate, judge
+from rt_drama3_bench.calibration import Calibration, calibrate, judge
 
 
 class Machine:

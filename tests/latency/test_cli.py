@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rt_drama3.cli import app
+from rt_drama3.cli.main import app
 from rt_drama3.errors import RequestError
-from rt_drama3.latency import scenario_wire
-from rt_drama3.latency.result import Result, Verdict, read
+from rt_drama3_bench import scenario_wire
+from rt_drama3_bench.result import Result, Verdict, read
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "latency.md").read_text(encoding="utf-8")
@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 
 
 def test_the_short_name() -> None:
-    """``python -m latency`` and ``python -m latency.core`` work in a clone."""
+    """``python -m rt_drama3_bench`` and ``python -m rt_drama3_bench.core`` work in a clone."""
     for module in ("latency", "latency.core", "latency.server", "latency.gpu"):
         command = [sys.executable, "-m", module, "--help"]
         found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

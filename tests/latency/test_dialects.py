@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from rt_drama3.errors import RequestError
-from rt_drama3.latency import scenario_wire
-from rt_drama3.latency.dialects import Cut, FishLiveCaller, NativeCaller, PcmReader, call
-from rt_drama3.latency.http_dialects import HttpCaller
-from rt_drama3.latency.metrics import Utterance, measure
-from rt_drama3.latency.target import Target, key_of
+from rt_drama3_bench import scenario_wire
+from rt_drama3_bench.dialects import Cut, FishLiveCaller, NativeCaller, PcmReader, call
+from rt_drama3_bench.http_dialects import HttpCaller
+from rt_drama3_bench.metrics import Utterance, measure
+from rt_drama3_bench.target import Target, key_of
 from tests.latency.virtual import run
 
 RATE = 16_000

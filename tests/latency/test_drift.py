@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rt_drama3.latency.drift import Limit, slope, watch
+from rt_drama3_bench.drift import Limit, slope, watch
 
 TIMES = [10.0 * n for n in range(200)]
 LIMIT = Limit(relative=0.1, absolute=5.0)

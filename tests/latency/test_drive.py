@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from rt_drama3.latency.dialects import Cut
-from rt_drama3.latency.drive import drive, most_at_once
-from rt_drama3.latency.metrics import Arrival, Utterance, measure
-from rt_drama3.latency.scenario_wire import _doubling, judge_level, schedule
-from rt_drama3.latency.schedules import Due
+from rt_drama3_bench.dialects import Cut
+from rt_drama3_bench.drive import drive, most_at_once
+from rt_drama3_bench.metrics import Arrival, Utterance, measure
+from rt_drama3_bench.scenario_wire import _doubling, judge_level, schedule
+from rt_drama3_bench.schedules import Due
 from tests.latency.virtual import run
 
 RATE = 1000

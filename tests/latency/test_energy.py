@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rt_drama3.latency.energy import Meter, Spent
+from rt_drama3_bench.energy import Meter, Spent
 
 
 def zone(folder: Path, name: str, microjoules: int) -> Path:

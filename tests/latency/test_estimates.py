@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rt_drama3.latency.estimates import Interval, bootstrap, interval, percentile, summarize
+from rt_drama3_bench.estimates import Interval, bootstrap, interval, percentile, summarize
 
 
 def test_percentiles_are_samples() -> None:

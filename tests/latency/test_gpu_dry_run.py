@@ -11,11 +11,11 @@ import torch
 
 from rt_drama3.config import SamplingConfig
 from rt_drama3.graph_step import FrameStep
-from rt_drama3.latency import gpu
-from rt_drama3.latency.device_bench import Bench
-from rt_drama3.latency.gpu_checks import lockstep
-from rt_drama3.latency.random_model import random_model
-from rt_drama3.latency.sizes import middle, official, tiny
+from rt_drama3_bench import gpu
+from rt_drama3_bench.device_bench import Bench
+from rt_drama3_bench.gpu_checks import lockstep
+from rt_drama3_bench.random_model import random_model
+from rt_drama3_bench.sizes import middle, official, tiny
 
 
 @pytest.mark.slow

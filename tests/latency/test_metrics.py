@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rt_drama3.latency.metrics import (
+from rt_drama3_bench.metrics import (
     Arrival,
     Utterance,
     audible_sample,

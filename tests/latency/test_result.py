@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from rt_drama3.errors import RequestError
-from rt_drama3.latency import budget_table, plots, report, runner, tables
-from rt_drama3.latency.calibration import Noise
-from rt_drama3.latency.compare import compare, show
-from rt_drama3.latency.metrics import Arrival, Utterance
-from rt_drama3.latency.result import Result, Series, Verdict, read
+from rt_drama3_bench import budget_table, plots, report, runner, tables
+from rt_drama3_bench.calibration import Noise
+from rt_drama3_bench.compare import compare, show
+from rt_drama3_bench.metrics import Arrival, Utterance
+from rt_drama3_bench.result import Result, Series, Verdict, read
 
 RATE = 10_000
 

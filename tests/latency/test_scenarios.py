@@ -10,12 +10,12 @@ import pytest
 
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import DeviceError
-from rt_drama3.latency import echo, scenario_ci, scenario_engine, scenario_sink
-from rt_drama3.latency.calibration import Calibration
-from rt_drama3.latency.metrics import Arrival, Utterance, measure
-from rt_drama3.latency.result import Result, Verdict
-from rt_drama3.latency.scenario_sink import NullSink
-from rt_drama3.latency.served import Served
+from rt_drama3_bench import echo, scenario_ci, scenario_engine, scenario_sink
+from rt_drama3_bench.calibration import Calibration
+from rt_drama3_bench.metrics import Arrival, Utterance, measure
+from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.scenario_sink import NullSink
+from rt_drama3_bench.served import Served
 
 
 def test_an_utterance_of_the_engine(nano: Drama3) -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rt_drama3.latency.schedules import fixed, lasts, poisson, turns
+from rt_drama3_bench.schedules import fixed, lasts, poisson, turns
 
 
 def test_fixed() -> None:

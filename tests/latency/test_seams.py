@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rt_drama3.latency.metrics import Samples
-from rt_drama3.latency.seams import check, pause
+from rt_drama3_bench.metrics import Samples
+from rt_drama3_bench.seams import check, pause
 
 RATE = 44_100
 SEAMS = [2048, 4096, 8192, 16_384]
@@ -83,7 +83,7 @@ def test_a_pause_between_sentences_is_measured(silence: float) -> None:
 def test_the_nano_voice_does_not_stop_between_sentences(nano: object) -> None:
     """What one text is in two pieces sounds like one text: the join is a pause of a reader's."""
     from rt_drama3.drama3 import Drama3
-    from rt_drama3.speech import SpeechRequest
+    from rt_drama3.engine.speech import SpeechRequest
 
     assert isinstance(nano, Drama3)
     speech = nano.engine.open(SpeechRequest("The door is open. ", final=False, seed=3))

@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rt_drama3.captured_step import CapturedStep
+from rt_drama3.checkpoint.config_files import parse_model_config
 from rt_drama3.checkpoint.tiny_config import tiny_config
 from rt_drama3.config import ModelConfig, SamplingConfig
-from rt_drama3.config_files import parse_model_config
 from rt_drama3.graph_step import FrameStep
-from rt_drama3.latency.random_model import random_model
 from rt_drama3.model import SpeechModel, kernel_ops
 from rt_drama3.model.moe import FP8_BLOCK, dequantize, swiglu
+from rt_drama3_bench.random_model import random_model
 
 Experts = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
 CASES: dict[str, Callable[[torch.device, torch.dtype], None]] = {}

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 from websockets.sync.server import serve
 
-from rt_drama3.cli import app
+from rt_drama3.cli.main import app
 from rt_drama3.errors import RequestError
 from rt_drama3.obs import Change, ObsClient, ObsError, remove, set_up
 from rt_drama3.obs.client import RequestFailed, authentication

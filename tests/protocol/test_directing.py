@@ -21,7 +21,7 @@ from rt_drama3.protocol import (
     sse_done,
     take_of,
 )
-from rt_drama3.takes import load_take
+from rt_drama3.scenes.takes import load_take
 from tests.protocol.test_native_start import bad_start, order_of
 from tests.protocol.tools import FACTS, check, native, started
 

@@ -61,7 +61,7 @@ def test_every_field_arrives() -> None:
 
 
 def test_the_settings_are_those_of_a_speech_request() -> None:
-    from rt_drama3.speech import SpeechRequest
+    from rt_drama3.engine.speech import SpeechRequest
 
     order = order_of(text="Hi.", references=[{"text": "R", "vq_codes": CODES_BIN}])
     request = SpeechRequest(

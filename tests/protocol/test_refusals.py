@@ -67,7 +67,7 @@ def test_every_utterance_has_a_name_of_its_own() -> None:
 
 def test_the_protocol_needs_no_torch_and_no_sockets() -> None:
     """Clients and small tools import it; it must stay cheap and pure."""
-    heavy = ["torch", "av", "starlette", "uvicorn", "websockets", "rt_drama3.engine"]
+    heavy = ["torch", "av", "starlette", "uvicorn", "websockets", "rt_drama3.engine.engine"]
     code = f"import sys, rt_drama3.protocol; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert found.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ from rt_drama3.errors import RequestError
 from rt_drama3.protocol.limits import ProtocolLimits
 from rt_drama3.protocol.refusals import Refused
 from rt_drama3.protocol.text_gate import TextGate
-from rt_drama3.text import check_part
+from rt_drama3.text.rules import check_part
 
 LIMITS = ProtocolLimits()
 

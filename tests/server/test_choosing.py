@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.server.choosing import choose
-from rt_drama3.speech import SpeechRequest
 from tests.server.tools import serving
 from tests.small import WAIT, ending_drama, until
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from rt_drama3.drama3 import Drama3
-from rt_drama3.speech import SpeechRequest
-from rt_drama3.steering import Steering
-from rt_drama3.takes import PreviousTake
+from rt_drama3.engine.speech import SpeechRequest
+from rt_drama3.scenes.steering import Steering
+from rt_drama3.scenes.takes import PreviousTake
 from tests.protocol.tools import check
 from tests.server.tools import Place, audio_of, from_sse, serving, sse_events
 from tests.small import Codes, ending_drama, heard, shared_drama

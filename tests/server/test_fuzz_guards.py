@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from rt_drama3.server import guards
-from rt_drama3.server.live import LiveConnection
+from rt_drama3.server.ws.connection import LiveConnection
 from tests.fuzz.raw import BINARY, CONT, PING, PONG, TEXT, Gone, Raw, frame, handshake
 from tests.server.tools import LONG, Place, serving
 from tests.small import WAIT, shared_drama, until

@@ -22,13 +22,17 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
-from rt_drama3 import engine
+from rt_drama3 import ws_server as run
 from rt_drama3.audio import StreamResampler, stream_resample
 from rt_drama3.drama3 import Drama3
+from rt_drama3.engine import engine
+from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
-from rt_drama3.server import Server, ServerConfig, create_app, run, sockets
-from rt_drama3.speech import SpeechRequest
+from rt_drama3.server.app import create_app
+from rt_drama3.server.config import ServerConfig
+from rt_drama3.server.ws import sockets
+from rt_drama3.ws_server import Server
 from tests.ports import free_port
 from tests.server.tools import LONG, Place, run_app, serving
 from tests.small import WAIT, ending_drama, new_drama, running, shared_drama, until
@@ -427,7 +431,7 @@ def test_stop_fades_what_does_not_end(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="no SIGTERM to a child there")
 def test_sigterm_exits_with_0(tmp_path: Path) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "rt_drama3.cli", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "rt_drama3", "serve", "--port", str(port)]
     command += ["--data-folder", str(tmp_path), "--step-mode", "eager", "--threads", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from rt_drama3.protocol import ListenOptions
-from rt_drama3.server import listen_feed
-from rt_drama3.server.listen_feed import Feed
+from rt_drama3.server.monitor import feed as listen_feed
+from rt_drama3.server.monitor.feed import Feed
 
 RATE = 16_000
 TEN_MS = np.full(160, 0.5, np.float32)

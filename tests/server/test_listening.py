@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from rt_drama3.cli import app
+from rt_drama3.cli.main import app
 from rt_drama3.errors import RequestError, SinkError
-from rt_drama3.server import listen_feed
+from rt_drama3.server.monitor import feed as listen_feed
 from rt_drama3.sinks.pcm_format import to_int16
 from tests.protocol.tools import check
 from tests.server.tools import LONG, Client, Place, audio_of, serving
@@ -487,7 +487,9 @@ def test_the_end_of_the_server_plays_the_sink_out(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_cannot_be_opened_is_told_at_the_start(tmp_path: Path) -> None:
-    from rt_drama3.server import Server, ServerConfig, create_app
+    from rt_drama3.server.app import create_app
+    from rt_drama3.server.config import ServerConfig
+    from rt_drama3.ws_server import Server
 
     sink = MemorySink()
     sink.failing = SinkError("memory is not there.")

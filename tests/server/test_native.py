@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from rt_drama3.speech import SpeechRequest
+from rt_drama3.engine.speech import SpeechRequest
 from tests.protocol.tools import check
 from tests.server.tools import LONG, Place, audio_of
 from tests.small import heard, until

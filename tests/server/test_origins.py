@@ -10,7 +10,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from rt_drama3.protocol import Refused
-from rt_drama3.server import ServerConfig
+from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.origins import (
     check_handshake,
     check_listener,

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from starlette.websockets import WebSocket
 
-from rt_drama3.server.outbox import Outbox
-from rt_drama3.server.sockets import SEND_NOW
+from rt_drama3.server.ws.outbox import Outbox
+from rt_drama3.server.ws.sockets import SEND_NOW
 from tests.small import WAIT
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from rt_drama3.server import pages
+from rt_drama3.server.http import pages
 from tests.server.tools import Place, serving
 from tests.small import ending_drama
 

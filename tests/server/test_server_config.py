@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rt_drama3.errors import ConfigError
-from rt_drama3.server.server_config import ServerConfig, is_loopback, read_server_config
+from rt_drama3.server.config import ServerConfig, is_loopback, read_server_config
 
 
 def test_defaults_are_loopback_only() -> None:

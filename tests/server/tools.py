@@ -15,11 +15,13 @@ from starlette.applications import Starlette
 from websockets.sync.client import ClientConnection, connect
 
 from rt_drama3.drama3 import Drama3
-from rt_drama3.engine import Engine
-from rt_drama3.engine_config import EngineConfig
-from rt_drama3.server import Server, ServerConfig, create_app
+from rt_drama3.engine.config import EngineConfig
+from rt_drama3.engine.engine import Engine
+from rt_drama3.server.app import create_app
+from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.service import Service
 from rt_drama3.sinks import Sink
+from rt_drama3.ws_server import Server
 from tests.small import WAIT, until
 
 LONG = "This is a sentence that goes on for a while and says little. " * 40

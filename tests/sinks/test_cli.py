@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rt_drama3.audio import read_audio, write_wav
-from rt_drama3.cli import app
-from rt_drama3.cli_sinks import opened
+from rt_drama3.cli.main import app
+from rt_drama3.cli.sinks import opened
 from rt_drama3.errors import PipeClosed, RequestError, SinkError
 from rt_drama3.sinks import virtual_mic
 from rt_drama3.sinks.pcm_format import to_int16
@@ -33,7 +33,7 @@ from tests.sinks.private_pulse import (
 )
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-PROGRAM = [sys.executable, "-m", "rt_drama3.cli"]
+PROGRAM = [sys.executable, "-m", "rt_drama3"]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import rt_drama3
 from rt_drama3 import Drama3
-from rt_drama3.config_files import parse_codec_config
+from rt_drama3.checkpoint.config_files import parse_codec_config
 from rt_drama3.model.state import StreamState
 from tests.training.small import small_codec
 from training import fused

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from torch.multiprocessing import start_processes
 
 import rt_drama3
-from rt_drama3.config_files import parse_codec_config, parse_model_config
-from rt_drama3.engine_config import EngineConfig
-from rt_drama3.prompt import PromptBuilder
+from rt_drama3.checkpoint.config_files import parse_codec_config, parse_model_config
+from rt_drama3.engine.config import EngineConfig
+from rt_drama3.text.prompt import PromptBuilder
 from tests.training.small import small_codec, small_model
 from training import codec, language
 from training.clips import load_shard, shard_files

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rt_drama3.speech import SpeechRequest
-from rt_drama3.steering import Steering
-from rt_drama3.takes import PreviousTake
+from rt_drama3.engine.speech import SpeechRequest
+from rt_drama3.scenes.steering import Steering
+from rt_drama3.scenes.takes import PreviousTake
 from rt_drama3_client import Client, ServerError, Take
 from rt_drama3_client.cli import main
 from tests.server.tools import Place, serving

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rt_drama3.server import ServerConfig, browser_keys, create_app
+from rt_drama3.server import browser_keys
+from rt_drama3.server.app import create_app
+from rt_drama3.server.config import ServerConfig
 from tests.server.tools import run_app
 from tests.small import shared_drama
 

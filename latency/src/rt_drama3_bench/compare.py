@@ -1,0 +1,132 @@
+"""Two runs side by side: what got better or worse beyond noise.
+
+A difference counts when the bootstrap's interval of the ratio of two medians (and, of enough
+samples, of two 95th percentiles) leaves 1 out, and the ratio itself is beyond the noise floor of
+both machines' calibration. All else is called the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rt_drama3_bench.estimates import Floats, Interval, bootstrap, percentile
+from rt_drama3_bench.result import Result, Series
+from rt_drama3_bench.tables import bounds, number
+
+FEWEST = {0.5: 5, 0.95: 40}  # samples on each side, below which a percentile is not compared
+LEAST = {"ms": 0.05, "us": 1.0, "s": 0.001}  # differences nobody cares for, by unit
+Word = Literal["better", "worse", "other", "same", "too few samples"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One percentile of one series in two runs.
+
+    Attributes:
+        name, unit: of the series.
+        share: which percentile.
+        before, after: its values.
+        ratio: after by before; None where before is 0.
+        ratio_interval: 95 % confidence.
+        word: the verdict.
+    """
+
+    name: str
+    unit: str
+    share: float
+    before: float
+    after: float
+    ratio: float | None
+    ratio_interval: Interval
+    word: Word
+
+
+def compare(before: Result, after: Result) -> list[Change]:
+    """Every series that both runs have."""
+    floor = max((r.noise.floor for r in (before, after) if r.noise is not None), default=0.02)
+    others = {series.name: series for series in after.series}
+    return [
+        change
+        for series in before.series
+        if series.name in others
+        for share in FEWEST
+        for change in _changes(series, others[series.name], share, floor)
+    ]
+
+
+def _changes(one: Series, two: Series, share: float, floor: float) -> list[Change]:
+    fewest = min(len(one.samples), len(two.samples))
+    a, b = percentile(one.samples, share), percentile(two.samples, share)
+    ratio = b / a if a else None
+    if fewest < FEWEST[share]:
+        if share != 0.5:
+            return []
+        nothing = Interval(None, None)
+        return [Change(one.name, one.unit, share, a, b, ratio, nothing, "too few samples")]
+
+    def difference(x: Floats, y: Floats) -> float:
+        return _rank(y, share) - _rank(x, share)
+
+    apart = bootstrap(difference, one.samples, two.samples)
+    low, high = (a + (apart.low or 0.0), a + (apart.high or 0.0))
+    bound = Interval(low / a, high / a) if a > 0 else Interval(None, None)
+    enough = abs(b - a) > max(floor * abs(a), LEAST.get(one.unit, 0.0))
+    sure = apart.low is not None and apart.high is not None and apart.low * apart.high > 0
+    word: Word = "same"
+    if enough and sure:
+        if one.better == "neither":
+            word = "other"
+        else:
+            word = "better" if (b < a) == (one.better == "lower") else "worse"
+    return [Change(one.name, one.unit, share, a, b, ratio, bound, word)]
+
+
+def _rank(samples: Floats, share: float) -> float:
+    place = max(0, int(np.ceil(share * len(samples) - 1e-9)) - 1)
+    return float(np.partition(samples, place)[place])
+
+
+def show(before: Result, after: Result, changes: list[Change], console: Console) -> None:
+    """Prints the comparison."""
+    console.print(f"{_machine(before)}  ->  {_machine(after)}", highlight=False, markup=False)
+    if before.environment.get("cpu") != after.environment.get("cpu"):
+        console.print("[yellow]the machines are not the same[/yellow]")
+    for which, run in (("first", before), ("second", after)):
+        if run.noise is not None and run.noise.noisy:
+            reasons = "; ".join(run.noise.reasons)
+            console.print(f"[red]the {which} run was noisy:[/red] {escape(reasons)}")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "of", "before", "after", "ratio", "", ""):
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
+    colours = {"better": "green", "worse": "red", "other": "yellow"}
+    for change in changes:
+        colour = colours.get(change.word, "dim")
+        table.add_row(
+            escape(f"{change.name}, {change.unit}" if change.unit else change.name),
+            f"p{100 * change.share:g}",
+            number(change.before),
+            number(change.after),
+            "" if change.ratio is None else f"{change.ratio:.3f}",
+            bounds(change.ratio_interval),
+            f"[{colour}]{change.word}[/{colour}]",
+        )
+    console.print(table)
+    for name, names in (("first", _only(before, after)), ("second", _only(after, before))):
+        if names:
+            console.print(f"only in the {name}: {', '.join(names)}", markup=False, highlight=False)
+
+
+def _only(one: Result, two: Result) -> list[str]:
+    others = {series.name for series in two.series}
+    return [series.name for series in one.series if series.name not in others]
+
+
+def _machine(run: Result) -> str:
+    where = run.environment
+    return f"{run.scenario}, {where.get('cpu')}, {where.get('rt_drama3')}, {where.get('time')}"

@@ -1,0 +1,169 @@
+"""Everything about the GPU in one command: ``python -m rt_drama3_bench.gpu --json gpu.json``.
+
+Checks that the kernels and the forms of the step agree, then measures full-size models with random
+weights against the memory's bandwidth. It takes less than eight minutes; what does not fit is left
+out and named. Exit code 1: a check failed. Exit code 2: there is no CUDA device.
+
+    python -m rt_drama3_bench.gpu --layers 8 --batch 1 8    # a quick look
+    python -m rt_drama3_bench.gpu --dry-run                 # every line, tiny, on a CPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rt_drama3_bench.calibration import calibrate, judge
+from rt_drama3_bench.device_bench import Bench
+from rt_drama3_bench.environment import environment
+from rt_drama3_bench.gpu_checks import check_company, check_kernels, check_parity
+from rt_drama3_bench.gpu_engine import measure_engine
+from rt_drama3_bench.gpu_speed import (
+    measure_ceilings,
+    measure_codec,
+    measure_kernels,
+    measure_prefill,
+    measure_products,
+    measure_step,
+    step_of,
+)
+from rt_drama3_bench.random_model import random_model
+from rt_drama3_bench.sizes import official, tiny
+
+SECONDS = 450.0
+
+
+def run(
+    bench: Bench,
+    layers: int,
+    batches: list[int],
+    say: Callable[[str], None],
+    save: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """All sections; those after the time limit are left out.
+
+    Args:
+        bench: where, and for how long.
+        layers: backbone layers of the full-size model.
+        batches: streams at once.
+        say: takes lines for a person who waits.
+        save: takes the report after every section, in case the machine is taken away.
+    """
+    report: dict[str, Any] = {"environment": environment() | _more_environment(bench)}
+    before = calibrate()
+
+    def section(name: str, needed: float, work: Callable[[], Any]) -> Any:
+        if not bench.time_for(name, needed):
+            return None
+        started = time.monotonic()
+        try:
+            found = work()
+            bench.synchronize()
+        except Exception as error:  # noqa: BLE001 - the other sections still have something to say
+            found = {"error": traceback.format_exc(), "passed": False}
+            say(f"{name}: {error}")
+        report[name] = found
+        save(report)
+        say(f"{name} ({time.monotonic() - started:.0f} s): {_short(found)}")
+        return found
+
+    config = tiny() if bench.dry else official(layers)
+    bandwidth = section("bandwidth", 0, lambda: measure_ceilings(bench)).get("copy", 1e12)
+    section("kernels agree", 20, lambda: check_kernels(bench))
+    section("company", 40, lambda: check_company(bench))
+    section("parity", 60, lambda: check_parity(bench))
+    model = random_model(config, bench.device, torch.bfloat16, fp8=True)
+    report["weights"] = sum(p.nbytes for p in model.parameters())
+    section("kernel speed", 10, lambda: measure_kernels(bench, model))
+    section("prefill", 20, lambda: measure_prefill(bench, model))
+    section("codec", 20, lambda: measure_codec(bench))
+    section("products", 15, lambda: measure_products(bench, config))
+    step = step_of(bench, model, max(batches))
+    first, *rest = sorted(batches)
+    for streams in (first, *rest[-1:], *rest[:-1]):  # the extremes first
+
+        def measure(streams: int = streams) -> dict[str, Any]:
+            return measure_step(bench, step, streams, streams == first, bandwidth)
+
+        section(f"step of {streams}", 100, measure)
+    section("engine", 90, lambda: measure_engine(bench))
+    report["noise"] = asdict(judge(before, calibrate()))
+    if not bench.dry:
+        report["peak_memory"] = torch.cuda.max_memory_allocated(bench.device)
+    report["left_out"] = bench.notes
+    report["seconds"] = time.monotonic() - bench.started
+    return report
+
+
+def _more_environment(bench: Bench) -> dict[str, Any]:
+    facts: dict[str, Any] = {"triton": None, "driver": None}
+    if importlib.util.find_spec("triton"):
+        import triton
+
+        facts["triton"] = triton.__version__
+    if not bench.dry:
+        if query := shutil.which("nvidia-smi"):
+            asked = [query, "--query-gpu=driver_version", "--format=csv,noheader"]
+            answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+            facts["driver"] = answer.stdout.strip()
+        facts["free_and_total_memory"] = torch.cuda.mem_get_info(bench.device)
+    return facts
+
+
+def _short(found: Any) -> str:
+    text = json.dumps(found, default=str)
+    return text if len(text) < 1500 else text[:1500] + " ..."
+
+
+def main(arguments: list[str] | None = None, name: str = "python -m rt_drama3_bench.gpu") -> int:
+    """The command, called by ``name``; returns its exit code."""
+    parser = argparse.ArgumentParser(name, description="Check and measure the GPU path.")
+    parser.add_argument("--json", type=Path, help="write the report to this file")
+    parser.add_argument("--layers", type=int, default=40, help="backbone layers (default 40)")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit")
+    parser.add_argument("--dry-run", action="store_true", help="tiny, on the CPU")
+    options = parser.parse_args(arguments)
+    if not options.dry_run and not torch.cuda.is_available():
+        sys.stderr.write(
+            "latency.gpu: this torch sees no CUDA device. Install a CUDA build of torch and its "
+            "driver, or use --dry-run to run every line on the CPU.\n"
+        )
+        return 2
+    device = torch.device("cpu" if options.dry_run else "cuda")
+
+    def say(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    def save(report: dict[str, Any]) -> None:
+        if options.json:
+            options.json.write_text(json.dumps(report, indent=1, default=str) + "\n")
+
+    bench = Bench(device, options.seconds)
+    report = run(bench, options.layers, options.batch, say, save)
+    failed = [name for name, part in report.items() if _failed(part)]
+    report["failed"] = failed
+    save(report)
+    say(f"failed: {', '.join(failed) or 'nothing'}; left out: {report['left_out'] or 'nothing'}")
+    return 1 if failed else 0
+
+
+def _failed(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("passed") is False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""A run as one HTML page: tables and pictures, self-contained, nothing fetched, no scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+from rt_drama3_bench import plots
+from rt_drama3_bench.estimates import Interval, summarize
+from rt_drama3_bench.metrics import TOLERATED
+from rt_drama3_bench.plots import COLOURS, Bar
+from rt_drama3_bench.result import Result
+from rt_drama3_bench.tables import number
+
+MOST_CURVES = 40
+_PIECES = ("#1f6feb", "#80b3ff")  # one piece from the next
+_LANES = ("text", "prefill", "frames", "codec", "send", "way", "playback")
+_STYLE = """
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em;
+       color: #1f2328; background: #fff }
+table { border-collapse: collapse; margin: 1em 0 }
+td, th { padding: 0.15em 0.7em; text-align: right; border-bottom: 1px solid #d0d7de }
+td:first-child, th:first-child { text-align: left }
+svg { max-width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif; fill: #57606a }
+.miss { color: #d1242f; font-weight: bold } .ok { color: #1a7f37 } .unsure { color: #9a6700 }
+.noisy { background: #fff1e5; border-left: 4px solid #bc4c00; padding: 0.5em 1em }
+pre { background: #f6f8fa; padding: 1em; overflow-x: auto }
+"""
+
+
+def page(result: Result) -> str:
+    """The whole document."""
+    where = result.environment
+    gpu = (where.get("gpu") or {}).get("name")
+    machine = f"{where.get('cpu')}, {where.get('cores')} cores" + (f", {gpu}" if gpu else "")
+    parts = [
+        f"<h1>{escape(result.scenario)}</h1>",
+        f"<p>{escape(machine)}; rt-drama3 {escape(str(where.get('rt_drama3')))}; "
+        f"{escape(str(where.get('time')))}</p>",
+    ]
+    if result.noise is not None and result.noise.noisy:
+        reasons = escape("; ".join(result.noise.reasons))
+        parts.append(f'<p class="noisy">This machine was noisy: {reasons}.</p>')
+    parts += [f"<p>{escape(note)}</p>" for note in result.notes]
+    parts += [_verdicts(result), _pictures(result), _series(result), _facts(result)]
+    title = escape(f"{result.scenario}: latency")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _pictures(result: Result) -> str:
+    parts: list[str] = []
+    spoken = [u for u in result.utterances if u["pieces"]]
+    shown = next((u for u in spoken if u["pieces"][0]["stamps"]), spoken[0] if spoken else None)
+    if shown is not None:
+        parts += ["<h2>One utterance, from text to ear</h2>", timeline(shown)]
+        made, heard = (max(p[when] for p in shown["pieces"]) for when in ("at_ms", "heard_ms"))
+        if heard > 2 * made:
+            parts += ["<p>The same, until the last piece came:</p>", timeline(shown, made)]
+    firsts = _first_audio(result)
+    if firsts is not None:
+        name, samples = firsts
+        parts += [f"<h2>{escape(name)}</h2>", plots.histogram(samples, "ms")]
+    curves = [
+        (u["label"] or f"utterance {n}", [(p["at_ms"], p["lead_ms"]) for p in u["pieces"][1:]])
+        for n, u in enumerate(spoken)
+        if len(u["pieces"]) > 2
+    ][:MOST_CURVES]
+    if curves:
+        axes = ("ms since the request was due", "ms in hand")
+        parts += ["<h2>Lead of the listener</h2>", plots.lines(curves, *axes, level=0.0)]
+    if len(spoken) > 1:
+        start = min(u["due_s"] for u in spoken)
+        points = [
+            (u["due_s"] - start, u["underrun_worst_ms"], f"{u['label']}: {_ms(u)} ms")
+            for u in spoken
+        ]
+        words = ("s since the beginning", "worst underrun, ms")
+        parts += ["<h2>Continuity of every stream</h2>", plots.dots(points, *words, TOLERATED)]
+    return "".join(parts)
+
+
+def timeline(utterance: dict[str, Any], until: float | None = None) -> str:
+    """Prefill, frames, groups, sends and playback of one utterance; cut off at ``until`` ms."""
+    bars = [Bar("text", 0.0, 0.0, COLOURS[5], "the text is sent")]
+    before = 0.0
+    for place, piece in enumerate(utterance["pieces"]):
+        stamps, at = piece["stamps"] or {}, piece["at_ms"]
+        what = f"piece {place}: {piece['audio_ms']:.0f} ms of audio"
+        # The server counts from when it accepted the request, somewhat after this clock began.
+        if {"prefilled", "sampled", "decoded"} <= stamps.keys():
+            drawn = stamps["sampled"]
+            if place == 0:
+                span = f"prompt read, {stamps['prefilled']:.1f} ms"
+                bars.append(Bar("prefill", 0.0, stamps["prefilled"], COLOURS[4], span))
+                before = stamps["prefilled"]
+            bars.append(Bar("frames", before, drawn, _PIECES[place % 2], what))
+            decoded = stamps["decoded"]
+            bars.append(Bar("codec", drawn, decoded, COLOURS[2], f"{what}, decoded"))
+            sent = stamps.get("sent", decoded)
+            bars.append(Bar("send", decoded, sent, COLOURS[3], f"{what}, sent"))
+            bars.append(Bar("way", min(sent, at), at, COLOURS[5], f"{what}, on its way"))
+            before = drawn
+        heard = piece["heard_ms"]
+        title = f"{what}, heard from {heard:.1f} ms, lead {piece['lead_ms']:.1f} ms"
+        bars.append(Bar("playback", heard, heard + piece["audio_ms"], _PIECES[place % 2], title))
+    if until is not None:
+        bars = [replace(b, end=min(b.end, until)) for b in bars if b.start <= until]
+    used = [name for name in _LANES if any(bar.lane == name for bar in bars)]
+    return plots.lanes(bars, used, "ms since the request was due")
+
+
+def _first_audio(result: Result) -> tuple[str, list[float]] | None:
+    for wanted in ("first audible", "first pcm", "first audio"):
+        for series in result.series:
+            if wanted in series.name.lower():
+                return f"{series.name}, {series.unit}", series.samples
+    return None
+
+
+def _verdicts(result: Result) -> str:
+    if not result.verdicts:
+        return ""
+    rows: list[Sequence[str]] = []
+    for verdict in result.verdicts:
+        word = "unsure" if verdict.unsure else "ok" if verdict.met else "miss"
+        limit = f"{'&ge;' if verdict.at_least else '&le;'} {verdict.limit:g}"
+        why = escape(verdict.unsure or verdict.detail)
+        mark = f'<span class="{word}">{word}</span>'
+        rows.append((escape(verdict.name), number(verdict.value), limit, mark, why))
+    return "<h2>Judged</h2>" + _table(("", "value", "limit", "", ""), rows)
+
+
+def _series(result: Result) -> str:
+    if not result.series:
+        return ""
+    rows: list[Sequence[str]] = []
+    for series in result.series:
+        found = summarize(series.samples)
+        name = f"{series.name}, {series.unit}" if series.unit else series.name
+        rows.append(
+            (
+                *(escape(name), str(found.n), number(found.p50), _bounds(found.p50_interval)),
+                *(number(found.p95), _bounds(found.p95_interval)),
+                *(number(found.p99), number(found.longest)),
+            )
+        )
+    heads = ("", "n", "p50", "95 %", "p95", "95 %", "p99", "max")
+    return "<h2>All samples, none left out</h2>" + _table(heads, rows)
+
+
+def _facts(result: Result) -> str:
+    facts = {
+        "arguments": result.arguments,
+        "preparation, s": result.preparation,
+        "facts": result.facts,
+        "environment": result.environment,
+    }
+    return f"<h2>More</h2><pre>{escape(json.dumps(facts, indent=1, default=str))}</pre>"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{one}</th>" for one in heads)
+    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _bounds(interval: Interval) -> str:
+    low, high = ("?" if v is None else number(v) for v in (interval.low, interval.high))
+    return f"{low}..{high}"
+
+
+def _ms(utterance: dict[str, Any]) -> str:
+    return f"{utterance['underrun_worst_ms']:.0f}"

@@ -1,0 +1,185 @@
+"""Scenario ``engine``: utterances in this process, without a server, and the core's ratios.
+
+Variants of the engine speak the same sentence in turns: groups that grow against fixed ones,
+decoding beside the step against after it, eager against compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import rt_drama3
+from rt_drama3.drama3 import Drama3
+from rt_drama3.engine import delivery as engine_delivery
+from rt_drama3.engine.config import EngineConfig
+from rt_drama3.engine.engine import Engine
+from rt_drama3.engine.speech import AudioChunk, SpeechRequest
+from rt_drama3_bench import core, metrics
+from rt_drama3_bench.metrics import Arrival, Utterance
+from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.scenario_wire import SENTENCE, judge_seams
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the engine.
+
+    Attributes:
+        name: of it.
+        config: settings.
+        fixed: frames of every group but the last; None leaves groups to the engine.
+    """
+
+    name: str
+    config: EngineConfig
+    fixed: int | None = None
+
+
+def variants(mode: str) -> list[Variant]:
+    """The baselines; the first is the product as it is."""
+
+    def config(**settings: object) -> EngineConfig:
+        return EngineConfig(**{"step_mode": mode, "max_streams": 1, **settings})  # type: ignore[arg-type]
+
+    made = [
+        Variant("growing groups, overlapped", config()),
+        Variant("growing groups, synchronous", config(codec_async=False)),
+        Variant("fixed groups of 1", config(), 1),
+        Variant("fixed groups of 4", config(), 4),
+    ]
+    if mode != "eager":
+        made.append(Variant("eager step", config(step_mode="eager")))
+    return made
+
+
+@contextlib.contextmanager
+def groups(fixed: int | None) -> Iterator[None]:
+    """Fixed groups are no setting: nobody wants them. So the engine's decision is replaced."""
+    if fixed is None:
+        yield
+        return
+    delivery: Any = engine_delivery
+    usual = delivery.group_size
+    delivery.group_size = lambda *_, **__: fixed
+    try:
+        yield
+    finally:
+        delivery.group_size = usual
+
+
+def speak(engine: Engine, text: str, seed: int = 1) -> Utterance:
+    """One utterance of an engine as its listener has it."""
+    made = Utterance(due=time.monotonic())
+    made.sent = made.due
+    speech = engine.open(SpeechRequest(text, seed=seed))
+    for chunk in speech:
+        made.arrivals.append(arrival(chunk, time.monotonic()))
+        made.rate = chunk.sample_rate
+    made.ended = time.monotonic()
+    return made
+
+
+def interrupt(engine: Engine, text: str, seed: int = 1) -> float:
+    """Milliseconds from a cancel after the first audio until the engine is done with the stream."""
+    speech = engine.open(SpeechRequest(text, seed=seed))
+    next(iter(speech))
+    began = time.monotonic()
+    speech.cancel()
+    speech.result()
+    return 1e3 * (time.monotonic() - began)
+
+
+def arrival(chunk: AudioChunk, at: float) -> Arrival:
+    """A chunk as it came; its stamps count from when the request was accepted."""
+    stamps, zero = chunk.stamps, chunk.stamps.accepted
+    return Arrival(
+        at,
+        len(chunk.pcm),
+        chunk.pcm.nbytes,
+        chunk.pcm,
+        stamps={
+            "prefilled": 1e3 * (stamps.prefilled - zero),
+            "sampled_first": 1e3 * (stamps.sampled[0] - zero),
+            "sampled": 1e3 * (stamps.sampled[1] - zero),
+            "decoded": 1e3 * (stamps.decoded - zero),
+            "sent": 1e3 * (at - zero),
+        },
+    )
+
+
+def engine(
+    result: Result,
+    model: str = "nano",
+    device: str = "auto",
+    step_mode: str = "compile",
+    times: int = 12,
+    ratios: bool = True,
+) -> None:
+    """Speaks with every variant in turns.
+
+    Args:
+        result: takes what is found.
+        model, device: see ``load``.
+        step_mode: of the product; "eager" leaves the compiled side out.
+        times: utterances of each variant; one before them is a warm-up.
+        ratios: measure the core's ratios as well (``latency.core``; CPU and nano alone).
+    """
+    started = time.monotonic()
+    first = EngineConfig(step_mode=step_mode, max_streams=1)
+    with rt_drama3.load(model, device=device, engine=first) as drama:
+        drama.engine.wait_until_warm()
+        result.preparation["load, compile and warm up"] = time.monotonic() - started
+        result.facts["step"] = drama.engine.step_mode
+        spoken = _in_turns(drama, variants(step_mode), times)
+        for name, records in spoken.items():
+            result.record(f"{name}: ", records, keep=len(result.utterances) + 3)
+        ours, *_ = spoken.values()
+        result.facts["audio seconds"] = sum(u.seconds for r in spoken.values() for u in r)
+        cuts = [interrupt(drama.engine, 4 * SENTENCE, seed) for seed in range(times)]
+        result.add("barge in, until the engine is done with the stream", "ms", cuts)
+        _judge(result, ours, spoken)
+        if ratios and step_mode == "compile" and drama.model.device.type == "cpu":
+            _ratios(result, drama)
+
+
+def _in_turns(drama: Drama3, ways: Sequence[Variant], times: int) -> dict[str, list[Utterance]]:
+    spoken: dict[str, list[Utterance]] = {way.name: [] for way in ways}
+    with contextlib.ExitStack() as stack:
+        engines = {way.name: stack.enter_context(Engine(drama, way.config)) for way in ways}
+        for one in engines.values():
+            one.wait_until_warm()
+        for turn in range(times + 1):
+            for way in ways:
+                with groups(way.fixed):
+                    made = speak(engines[way.name], SENTENCE)
+                made.label = way.name
+                if turn:
+                    spoken[way.name].append(made)
+    return spoken
+
+
+def _judge(result: Result, ours: Sequence[Utterance], spoken: dict[str, list[Utterance]]) -> None:
+    judge_seams(result, ours)
+    whole = [one.audio() for records in spoken.values() for one in records[:1]]
+    same = all(len(a) == len(whole[0]) and np.allclose(a, whole[0], atol=1e-3) for a in whole)
+    result.facts["every variant gives the same audio"] = str(same).lower()
+    worst = max(metrics.measure(one).underrun_worst_ms for one in ours)
+    result.verdicts.append(Verdict("continuity: worst underrun, ms", worst, metrics.TOLERATED))
+
+
+def _ratios(result: Result, drama: Drama3) -> None:
+    bench = core.Bench(drama)
+    result.preparation["packages of the core"] = bench.compile_seconds
+    for measure in core.MEASURES:
+        for ratio in measure(bench):
+            result.verdicts.append(
+                Verdict(ratio.name, ratio.value, ratio.target, ratio.at_least, ratio.detail)
+            )
+            for name, samples in ratio.sides.items():
+                result.add(name, "ms", samples)

@@ -1,0 +1,143 @@
+"""Scenario ``sink``: the same utterance at the same pace into several outputs.
+
+The pieces of a real utterance are written at the moments at which the engine gave them; measured is
+how long a write holds its caller, what is buffered, whether the listener met gaps, and how long it
+takes until a stop was obeyed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import rt_drama3
+from rt_drama3.engine.config import EngineConfig
+from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.sinks import PcmFormat, Sink, SinkStats, make_sink
+from rt_drama3_bench import scenario_engine
+from rt_drama3_bench.metrics import Utterance
+from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.schedules import TEXTS
+
+KINDS = ("null", "wav", "flac", "mic", "speaker")
+
+
+class NullSink(Sink):
+    """Takes everything at once and keeps nothing: what the pacing itself costs."""
+
+    name = "null"
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._format: PcmFormat | None = None
+
+    def open(self, format: PcmFormat) -> None:
+        """See ``Sink``."""
+        self._format = format
+
+    def write(self, pcm: object) -> None:
+        """See ``Sink``."""
+        self.samples += np.asarray(pcm).size
+
+    def finish(self) -> None:
+        """See ``Sink``."""
+
+    def drain(self) -> None:
+        """See ``Sink``."""
+
+    def stop(self, fade_ms: float = 0) -> None:
+        """See ``Sink``."""
+
+    def close(self) -> None:
+        """See ``Sink``."""
+        self._format = None
+
+    @property
+    def stats(self) -> SinkStats:
+        """Nothing is ever held."""
+        return SinkStats(device_rate=self._format.rate if self._format else 0)
+
+
+def sink(
+    result: Result,
+    kinds: Sequence[str] = KINDS,
+    model: str = "nano",
+    step_mode: str = "auto",
+    times: int = 3,
+) -> None:
+    """Plays into every output that this machine has.
+
+    Args:
+        result: takes what is found.
+        kinds: of ``KINDS``, or anything that ``--sink`` takes.
+        model, step_mode: that makes the utterance.
+        times: takes in each output.
+    """
+    with rt_drama3.load(model, engine=EngineConfig(step_mode=step_mode)) as drama:
+        drama.engine.wait_until_warm()
+        spoken = scenario_engine.speak(drama.engine, TEXTS[2])
+        result.facts["step"] = drama.engine.step_mode
+    result.record("", [spoken])
+    for kind in kinds:
+        try:
+            with _made(kind) as made:
+                _play(result, kind, made, spoken, times)
+        except (SinkError, RequestError) as error:
+            result.notes.append(f"{kind}: left out. {error}")
+
+
+@contextlib.contextmanager
+def _made(kind: str) -> Iterator[Sink]:
+    with tempfile.TemporaryDirectory(prefix="rt-drama3-bench-") as folder:
+        if kind == "null":
+            yield NullSink()
+        elif kind in ("wav", "flac"):
+            yield make_sink(str(Path(folder) / f"take.{kind}"))
+        else:
+            yield make_sink(kind)
+
+
+def _play(result: Result, kind: str, made: Sink, spoken: Utterance, times: int) -> None:
+    writes: list[float] = []
+    buffered: list[float] = []
+    late: list[float] = []
+    began = time.monotonic()
+    made.open(PcmFormat(spoken.rate, encoding="f32le"))
+    result.add(f"{kind}: open", "ms", [1e3 * (time.monotonic() - began)])
+    try:
+        for _ in range(times):
+            start = time.monotonic()
+            for piece in spoken.arrivals:
+                due = start + piece.at - spoken.arrivals[0].at
+                time.sleep(max(0.0, due - time.monotonic()))
+                began = time.monotonic()
+                late.append(1e3 * (began - due))
+                assert piece.pcm is not None
+                made.write(piece.pcm)
+                writes.append(1e3 * (time.monotonic() - began))
+                buffered.append(made.stats.buffered_ms)
+            began = time.monotonic()
+            made.drain()
+            result.facts[f"{kind}: drained after, ms"] = 1e3 * (time.monotonic() - began)
+        stats = made.stats
+        first = spoken.arrivals[0].pcm
+        assert first is not None
+        made.write(first)
+        began = time.monotonic()
+        made.stop()
+        result.add(f"{kind}: stop", "ms", [1e3 * (time.monotonic() - began)])
+    finally:
+        made.close()
+    result.add(f"{kind}: write", "ms", writes)
+    result.add(f"{kind}: buffered behind a write", "ms", buffered, "neither")
+    result.add(f"{kind}: pacing late", "ms", late, "neither")
+    result.facts[f"{kind}: device rate"] = stats.device_rate
+    if stats.latency_ms is not None:
+        result.facts[f"{kind}: latency that the device reports, ms"] = stats.latency_ms
+    result.facts[f"{kind}: collected before a take starts, ms"] = stats.prebuffer_ms
+    result.verdicts.append(Verdict(f"{kind}: underruns in {times} takes", stats.underruns, 0))

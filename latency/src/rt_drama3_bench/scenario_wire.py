@@ -1,0 +1,293 @@
+"""Scenarios that listen to a server from outside: ``client``, ``peer`` and ``load``."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rt_drama3.errors import DeviceError, RequestError
+from rt_drama3_bench import metrics, seams
+from rt_drama3_bench.dialects import Cut, call, make_caller
+from rt_drama3_bench.drive import drive, most_at_once
+from rt_drama3_bench.estimates import percentile
+from rt_drama3_bench.metrics import TOLERATED, Metrics, Utterance
+from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.schedules import TEXTS, Due, fixed, poisson, turns
+from rt_drama3_bench.served import Served
+from rt_drama3_bench.target import Target
+
+SENTENCE, LONG = TEXTS[2], TEXTS[4]
+PATTERNS = ("steady", "fixed", "poisson", "turns")
+BROKEN = 0.01  # share of the utterances that may go wrong at a level that holds
+BARGE_IN = 0.5  # seconds after the first audio, or this share of what a sentence takes to be sent
+PATIENCE = 2_000.0  # milliseconds to the first audio; who waits longer is not served in realtime
+
+
+def peer(
+    result: Result, target: Target, times: int = 20, barge_ins: int = 5, pause: float = 0.3
+) -> None:
+    """Utterances one after the other, then some that are interrupted.
+
+    Args:
+        result: takes what is found.
+        target: the server.
+        times: utterances that are measured; one before them warms the server and the way to it.
+        barge_ins: utterances that are interrupted half a second after their first audio, or sooner
+            where the server would have sent all of it by then.
+        pause: seconds between them, so that the server is idle.
+
+    Raises:
+        DeviceError: the first utterance failed.
+    """
+    first, spoken, cut = asyncio.run(_peer(target, times, barge_ins, pause))
+    figures = metrics.measure(first)
+    result.preparation["connection"] = first.connect
+    result.preparation["first utterance of all"] = (figures.total_ms or 0.0) / 1e3
+    result.facts["sample rate"] = first.rate
+    result.facts["audio seconds"] = sum(u.seconds for u in [first, *spoken, *cut])
+    result.record("", spoken)
+    result.add("barge in", "ms", _known(cut, lambda m: m.barge_in_ms))
+    result.add("barge in to its answer", "ms", _known(cut, lambda m: m.silent_ms))
+    if cut and all(u.cancelled is None and u.error is None for u in cut):
+        result.notes.append("barge-in: the server had sent everything before it could be told")
+    elif cut and not any(u.silent is not None for u in cut):
+        result.notes.append("barge-in: this dialect has no answer to it; nothing to measure")
+    _judge_continuity(result, "", spoken)
+    judge_seams(result, spoken)
+
+
+def client(
+    result: Result,
+    model: str = "nano",
+    step_mode: str | None = None,
+    times: int = 20,
+    barge_ins: int = 5,
+    rate: int = 16_000,
+) -> None:
+    """Our own server in another process, as a listener has it."""
+    with Served(model, step_mode, max_streams=1) as served:
+        result.preparation["server ready"] = served.started
+        peer(result, Target(served.url, "native", rate=rate), times, barge_ins)
+
+
+def judge_seams(result: Result, spoken: Sequence[Utterance]) -> None:
+    """Adds what can be heard at the joints of the audio."""
+    faults = [
+        (number, fault)
+        for number, one in enumerate(spoken)
+        if one.error is None and one.rate
+        for fault in seams.check(one.audio(), one.seams(), one.rate)
+    ]
+    joints = sum(max(0, len(one.arrivals) - 1) for one in spoken)
+    detail = ", ".join(f"{f.kind} at {f.sample} of utterance {n}" for n, f in faults[:3])
+    result.verdicts.append(
+        Verdict(f"faults that can be heard at {joints} joints", len(faults), 0, detail=detail)
+    )
+
+
+def load(
+    result: Result,
+    target: Target | None,
+    pattern: str = "steady",
+    levels: Sequence[float] = (),
+    seconds: float = 20.0,
+    seed: int = 0,
+    model: str = "nano",
+    step_mode: str | None = None,
+    max_streams: int = 64,
+    price: float | None = None,
+) -> None:
+    """Raises the load until listeners hear gaps, wait for long, or are refused.
+
+    Args:
+        result: takes what is found.
+        target: the server; None starts one.
+        pattern: steady (so many speak without a pause), fixed and poisson (requests a second), or
+            turns (so many conversations with barge-ins).
+        levels: streams, or requests a second; default: doubled until it breaks.
+        seconds: of one level.
+        seed: of the schedule.
+        model, step_mode, max_streams: of a server that is started. It admits as ever: what is more
+            than it can speak in realtime waits, and waiting counts.
+        price: of the machine for an hour, to say what a stream costs.
+
+    Raises:
+        RequestError: the pattern is unknown.
+        DeviceError: not even the first level could be served.
+    """
+    if pattern not in PATTERNS:
+        raise RequestError(f"the pattern is {pattern!r}; use one of {', '.join(PATTERNS)}.")
+    if target is not None:
+        _ramp(result, target, pattern, levels, seconds, seed, price)
+        return
+    with Served(model, step_mode, max_streams) as served:
+        result.preparation["server ready"] = served.started
+        _ramp(result, Target(served.url), pattern, levels, seconds, seed, price)
+
+
+@dataclass(frozen=True)
+class Level:
+    """What became of one level of load.
+
+    Attributes:
+        load: streams, or requests a second.
+        asked: utterances.
+        failed: ended by an error, a refusal included.
+        stuttered: with an underrun beyond 100 ms.
+        waited: more than two seconds for the first audio.
+        worst_ms: underrun.
+        at_once: utterances that were made at the same time, at the most.
+        first_p95_ms: first audible sample, from when it was due.
+        audio_s: seconds of audio.
+    """
+
+    load: float
+    asked: int
+    failed: int
+    stuttered: int
+    waited: int
+    worst_ms: float
+    at_once: int
+    first_p95_ms: float | None
+    audio_s: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether nearly all listeners heard all, soon and without a gap."""
+        return self.failed + self.stuttered + self.waited <= BROKEN * self.asked
+
+
+def judge_level(load: float, records: Sequence[Utterance]) -> Level:
+    """Sums one level up."""
+    good = [record for record in records if record.error is None]
+    found = [metrics.measure(record) for record in good]
+    firsts = [
+        m.first_pcm_ms if m.first_audible_ms is None else m.first_audible_ms
+        for m in found
+        if m.first_pcm_ms is not None
+    ]
+    known = [first for first in firsts if first is not None]
+    return Level(
+        load,
+        len(records),
+        len(records) - len(good),
+        sum(not m.tolerable for m in found),
+        sum(m.tolerable and (m.first_pcm_ms or 0.0) > PATIENCE for m in found),
+        max((m.underrun_worst_ms for m in found), default=0.0),
+        most_at_once(records),
+        percentile(known, 0.95) if known else None,
+        sum(m.audio_s for m in found),
+    )
+
+
+def schedule(pattern: str, level: float, seconds: float, seed: int) -> list[Due]:
+    """The requests of one level."""
+    if pattern == "fixed":
+        return fixed(level, seconds)
+    if pattern == "poisson":
+        return poisson(level, seconds, seed)
+    if pattern == "turns":
+        return turns(round(level), seconds, seed)
+    # One long text for each caller, all at the same moment: the hardest beginning.
+    length = max(1, round(seconds / 15))
+    return [Due(0.0, caller, " ".join([LONG] * length)) for caller in range(round(level))]
+
+
+def _ramp(
+    result: Result,
+    target: Target,
+    pattern: str,
+    levels: Sequence[float],
+    seconds: float,
+    seed: int,
+    price: float | None,
+) -> None:
+    warm = asyncio.run(_once(target))
+    if warm.error is not None:
+        raise DeviceError(f"the first utterance failed: {warm.error}")
+    result.preparation["first utterance of all"] = (warm.ended or warm.due) - warm.due
+    ramp = iter(levels) if levels else _doubling(pattern)
+    unit = "streams" if pattern in ("steady", "turns") else "requests a second"
+    reached: list[Level] = []
+    patient = replace(target, timeout=max(target.timeout, 6 * seconds))
+    for level in ramp:
+        due = schedule(pattern, level, seconds, seed)
+        if not due:
+            continue
+        records = asyncio.run(drive(due, lambda: make_caller(patient), patient.timeout))
+        found = judge_level(level, records)
+        reached.append(found)
+        result.record(f"{level:g} {unit}: ", records, keep=400)
+        result.facts.setdefault("levels", []).append(found.__dict__ | {"holds": found.holds})
+        if not found.holds and not levels:
+            break
+    last = max((level.load for level in reached if level.holds), default=0)
+    result.facts["pattern"] = pattern
+    result.facts[f"{unit} that stay realtime"] = last
+    result.facts["at the same time, at the most"] = max(
+        (level.at_once for level in reached if level.holds), default=0
+    )
+    result.facts["audio seconds"] = sum(level.audio_s for level in reached)
+    if price is not None and last and pattern in ("steady", "turns"):
+        result.facts["price of an hour of one stream"] = price / last
+    if not levels and reached and reached[-1].holds:
+        result.notes.append(f"{unit}: the highest level held; the limit lies above it")
+
+
+def _doubling(pattern: str) -> Iterator[float]:
+    """Levels: 1, 2, 3, 4, 6, 8, 12 ...; a quarter of them where they are requests a second."""
+    scale = 1.0 if pattern in ("steady", "turns") else 0.25
+    grown = (scale * n * 2**k for k in range(1, 8) for n in (2, 3))
+    return itertools.chain([scale], [2 * scale, 3 * scale], grown)
+
+
+async def _once(target: Target) -> Utterance:
+    caller = make_caller(target)
+    now = asyncio.get_running_loop().time()
+    try:
+        return await call(caller, SENTENCE, now, limit=target.timeout)
+    finally:
+        await caller.close()
+
+
+async def _peer(
+    target: Target, times: int, barge_ins: int, pause: float
+) -> tuple[Utterance, list[Utterance], list[Utterance]]:
+    caller, loop = make_caller(target), asyncio.get_running_loop()
+
+    async def one(text: str, cut: Cut | None = None) -> Utterance:
+        made = await call(caller, text, loop.time(), cut, target.timeout)
+        await asyncio.sleep(pause)
+        return made
+
+    try:
+        first = await one(SENTENCE)
+        if first.error is not None:
+            raise DeviceError(f"{target.address} did not speak: {first.error}")
+        spoken = [await one(SENTENCE) for _ in range(times)]
+        sending = [u.ended - u.arrivals[0].at for u in spoken if u.ended and u.arrivals]
+        usual = statistics.median(sending) if sending else 1.0
+        soon = Cut(after=BARGE_IN * min(1.0, usual))
+        cut = [await one(LONG, soon) for _ in range(barge_ins)]
+    finally:
+        await caller.close()
+    return first, spoken, cut
+
+
+def _judge_continuity(result: Result, prefix: str, spoken: Sequence[Utterance]) -> None:
+    found = [metrics.measure(one) for one in spoken if one.error is None]
+    if not found:
+        return
+    worst = max(m.underrun_worst_ms for m in found)
+    gapless = sum(m.gapless for m in found)
+    detail = f"{gapless} of {len(found)} without any"
+    name = f"{prefix}continuity: worst underrun, ms"
+    result.verdicts.append(Verdict(name, worst, TOLERATED, detail=detail))
+
+
+def _known(records: Sequence[Utterance], figure: Callable[[Metrics], float | None]) -> list[float]:
+    values = (figure(metrics.measure(one)) for one in records if one.error is None)
+    return [value for value in values if value is not None]

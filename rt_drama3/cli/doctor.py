@@ -1,0 +1,336 @@
+"""``rt-drama3 doctor``: what this machine has, what will be used, and what to install.
+
+Each probe looks at one thing and may fail without harm to the others: a machine that needs a doctor
+is one where something is broken, so a failure is a line of the report. Heavy imports (torch) happen
+inside the probes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from rt_drama3 import __version__
+from rt_drama3.cli.doctor_report import Finding, Probe, Report, render, run_probes
+from rt_drama3.system import machine
+from rt_drama3.system.cache import cache_dir
+
+__all__ = ["PROBES", "Finding", "Report", "collect", "render"]
+
+_FP8_CAPABILITY = (8, 9)  # the first NVIDIA generation (Ada, then Hopper) with FP8 arithmetic
+_CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16", "i8mm")
+_VOICE_FILES = ("config.json", "model.safetensors", "codec.pth", "tokenizer.json")
+
+# --- machine ------------------------------------------------------------------------------------
+
+
+def _python() -> Iterable[Finding]:
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    yield Finding("rt_drama3", __version__)
+    yield Finding("python", f"{version} at {sys.executable}")
+
+
+def _system() -> Iterable[Finding]:
+    yield Finding("system", f"{platform.platform()} ({platform.machine()})")
+
+
+def _cpu() -> Iterable[Finding]:
+    facts = machine.cpuinfo()
+    model = facts.get("model name") or platform.processor() or platform.machine()
+    flags = facts.get("flags", facts.get("Features", "")).split()
+    known = " ".join(flag for flag in _CPU_FLAGS if flag in flags)
+    cores = f"{machine.usable_cores()} of {os.cpu_count()} cores usable"
+    yield Finding("cpu", ", ".join(filter(None, [model, cores, known])))
+
+
+def _memory() -> Iterable[Finding]:
+    memory = machine.memory()
+    parts = ["unknown" if memory.total is None else f"{_size(memory.total)} in all"]
+    if memory.free is not None:
+        parts.append(f"{_size(memory.free)} free")
+    if memory.limit is not None:
+        parts.append(f"this process is limited to {_size(memory.limit)}")
+    yield Finding("memory", ", ".join(parts))
+
+
+# --- compute ------------------------------------------------------------------------------------
+
+
+def _torch() -> Iterable[Finding]:
+    import torch
+
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+    kernels = torch.backends.cpu.get_cpu_capability()
+    yield Finding("torch", f"{torch.__version__} ({build}; CPU kernels for {kernels})")
+
+
+def _cuda() -> Iterable[Finding]:
+    import torch
+
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            facts = torch.cuda.get_device_properties(index)
+            capability = (facts.major, facts.minor)
+            fp8 = "with" if capability >= _FP8_CAPABILITY else "without"
+            yield Finding(
+                f"cuda:{index}",
+                f"{facts.name}, {_size(facts.total_memory)}, capability {facts.major}."
+                f"{facts.minor}, {fp8} FP8 arithmetic",
+            )
+    elif shutil.which("nvidia-smi"):
+        advice = (
+            "this torch is built for the CPU; install its CUDA build (pytorch.org/get-started)"
+            if torch.version.cuda is None
+            else "the NVIDIA driver does not answer or is too old for this torch; see nvidia-smi"
+        )
+        yield Finding("cuda", "an NVIDIA driver is installed, but torch sees none", "note", advice)
+    else:
+        yield Finding("cuda", "no device; the real Drama 3 needs one, the nano voice does not")
+
+
+def _compiler() -> Iterable[Finding]:
+    from rt_drama3.aot.packages import compiler
+
+    path = compiler()
+    if path is not None:
+        yield Finding("compiler", f"{path}{_first_line_of([path, '--version'])}")
+        return
+    named = os.environ.get("CXX")
+    if named:
+        yield Finding(
+            "compiler",
+            f"CXX is {named!r}, which is no program here; no other is tried in its place",
+            "missing",
+            "set CXX to one compiler, without arguments, or unset it to use g++ or clang++",
+        )
+        return
+    yield Finding(
+        "compiler",
+        "no C++ compiler; without one torch.compile cannot speed up the CPU",
+        "missing",
+        "Debian: apt-get install g++; macOS: xcode-select --install; Windows: Visual Studio Build "
+        "Tools",
+    )
+
+
+def _first_line_of(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""  # a compiler that does not tell its version may still compile
+    return f" ({done.stdout.splitlines()[0]})" if done.stdout.strip() else ""
+
+
+def _triton() -> Iterable[Finding]:
+    import torch
+
+    if importlib.util.find_spec("triton") is not None:
+        yield Finding("triton", importlib.metadata.version("triton"))
+    elif torch.cuda.is_available():
+        yield Finding(
+            "triton",
+            "not installed; torch.compile needs it on CUDA",
+            "missing",
+            "pip install triton (Windows: triton-windows), in the version that this torch wants",
+        )
+    else:
+        yield Finding("triton", "not installed, and not needed without CUDA")
+
+
+# --- audio --------------------------------------------------------------------------------------
+
+
+def _decoder() -> Iterable[Finding]:
+    import av
+
+    libavformat = ".".join(map(str, av.library_versions["libavformat"]))
+    yield Finding("files", f"PyAV {av.__version__} (libavformat {libavformat})")
+
+
+def _speaker() -> Iterable[Finding]:
+    if importlib.util.find_spec("pyaudio") is None:
+        yield Finding(
+            "speaker",
+            "pyaudio is not installed; speech can be written to files, not played",
+            "missing",
+            "pip install 'rt-drama3[speaker]' (Debian: first apt-get install portaudio19-dev gcc; "
+            "macOS: brew install portaudio)",
+        )
+        return
+    with machine.silent_stderr():
+        pyaudio = importlib.import_module("pyaudio")
+        audio = pyaudio.PyAudio()
+        try:
+            found = [audio.get_device_info_by_index(i) for i in range(audio.get_device_count())]
+        finally:
+            audio.terminate()
+    outputs = sum(device["maxOutputChannels"] > 0 for device in found)
+    value = f"pyaudio {pyaudio.__version__}, {len(found)} devices, {outputs} of them play"
+    if outputs:
+        yield Finding("speaker", value)
+    else:
+        yield Finding("speaker", value, "note", "connect an output device or start a sound server")
+
+
+def _sound_server() -> Iterable[Finding]:
+    reached = machine.sound_servers()
+    if reached is None:
+        yield Finding("sound server", f"part of {platform.system()}")
+    elif reached:
+        yield Finding("sound server", " and ".join(reached))
+    else:
+        yield Finding("sound server", "neither PulseAudio nor PipeWire can be reached", "note")
+
+
+# --- folders ------------------------------------------------------------------------------------
+
+
+def _nano() -> Iterable[Finding]:
+    folder = Path(__file__).parents[1] / "voices" / "nano"
+    absent = [name for name in _VOICE_FILES if not (folder / name).is_file()]
+    if absent:
+        text = f"{folder} lacks {', '.join(absent)}"
+        yield Finding("nano voice", text, "missing", "reinstall rt-drama3")
+    else:
+        total = sum(file.stat().st_size for file in folder.iterdir())
+        yield Finding("nano voice", f"{folder} ({total / 1e6:.0f} MB)")
+
+
+def _hub_cache() -> Iterable[Finding]:
+    from huggingface_hub import constants
+
+    offline = "; offline by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else ""
+    yield Finding("checkpoints", _room(Path(constants.HF_HUB_CACHE))[0] + offline)
+
+
+def _own_cache() -> Iterable[Finding]:
+    text, usable = _room(cache_dir())
+    if usable:
+        yield Finding("cache", text)
+    else:
+        yield Finding(
+            "cache",
+            text,
+            "missing",
+            "make it writable, or set RT_DRAMA3_CACHE to a folder that is; until then no compiled "
+            "step is kept, and the nano voice runs its slower eager one",
+        )
+
+
+def _compiled_packages() -> Iterable[Finding]:
+    """Compiled packages, and what is remembered of those that failed."""
+    from rt_drama3.aot import notes as package_notes
+
+    built, broken = package_notes.packages()
+    total = sum(path.stat().st_size for path in built)
+    yield Finding("compiled steps", f"{len(built)} packages ({total / 1e6:.0f} MB)")
+    for path in broken:
+        advice = "it is built anew when it is next needed; rt-drama3 doctor --fix removes it now"
+        yield Finding("compiled steps", f"{path} is damaged", "note", advice)
+    for path, reason, counts in package_notes.notes():
+        advice = "rt-drama3 doctor --fix forgets it, so that the next start tries again"
+        state = "not tried again for a day" if counts else "tried again at the next start"
+        yield Finding("compiled steps", f"{reason}; {state} ({path})", "note", advice)
+
+
+def _room(folder: Path) -> tuple[str, bool]:
+    """What to say of a folder, and whether it can be written to, or made."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    state = "" if existing == folder else ", not made yet"
+    usable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    if not usable:
+        state += ", not writable" if existing.is_dir() else f", but {existing} is no folder"
+    return f"{folder} ({_size(shutil.disk_usage(existing).free)} free{state})", usable
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
+
+
+# --- plan ---------------------------------------------------------------------------------------
+
+
+def _device() -> Iterable[Finding]:
+    import torch
+
+    from rt_drama3 import loading
+
+    device = loading.pick_device("auto")
+    small = loading.pick_dtype(None, device, loading.SMALL_MODEL - 1)
+    large = loading.pick_dtype(None, device, loading.FLOAT32_MODEL)
+    yield Finding("device", str(device))
+    names = [str(dtype).removeprefix("torch.") for dtype in (small, large)]
+    both = names[0] if small == large else f"{names[0]} for small models, {names[1]} for large ones"
+    yield Finding("dtype", both)
+    if device.type == "cpu":
+        own = torch.get_num_threads()
+        yield Finding("threads", f"1 for small models such as nano, {own} for large ones")
+
+
+def _engine() -> Iterable[Finding]:
+    """The engine's settings in force, and where those that are not defaults come from."""
+    from rt_drama3.engine.config import read_engine_config
+    from rt_drama3.errors import ConfigError
+
+    try:
+        config = read_engine_config()
+    except ConfigError as error:
+        yield Finding("engine", "its settings cannot be used", "failed", str(error))
+        return
+    for setting in fields(config):
+        if setting.name != "origin":
+            value = getattr(config, setting.name)
+            source = config.origin.get(setting.name)
+            shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            if setting.name == "batch_sizes":
+                shown = ", ".join(map(str, config.sizes))
+            yield Finding(f"engine {setting.name}", shown + (f" (from {source})" if source else ""))
+
+
+def _nano_budget() -> Iterable[Finding]:
+    """What a stream of the embedded voice costs; ``model info --plan`` tells it for any."""
+    from rt_drama3 import checkpoint
+    from rt_drama3.checkpoint.memory import plan
+    from rt_drama3.engine.config import EngineConfig
+
+    config = checkpoint.read_config(checkpoint.resolve("nano"))
+    budget = plan(config, dtype="float32", context=EngineConfig().context, all_experts=True)
+    yield Finding(
+        "nano voice",
+        f"{budget.stream / 1e6:.1f} MB per stream, {budget.frame / 1e6:.1f} MB moved per frame "
+        "(others: rt-drama3 model info --plan)",
+    )
+
+
+PROBES: dict[str, dict[str, Probe]] = {
+    "machine": {"python": _python, "system": _system, "cpu": _cpu, "memory": _memory},
+    "compute": {"torch": _torch, "cuda": _cuda, "compiler": _compiler, "triton": _triton},
+    "audio": {"files": _decoder, "speaker": _speaker, "sound server": _sound_server},
+    "folders": {
+        "nano voice": _nano,
+        "checkpoints": _hub_cache,
+        "cache": _own_cache,
+        "compiled steps": _compiled_packages,
+    },
+    "plan": {"device": _device, "engine": _engine, "nano budget": _nano_budget},
+}
+
+
+def collect(probes: Mapping[str, Mapping[str, Probe]] | None = None) -> Report:
+    """Looks at the machine. Takes a few seconds, most of them importing torch; never raises.
+
+    Args:
+        probes: by section, then by name; None for all that there are.
+    """
+    return run_probes(PROBES if probes is None else probes)

@@ -1,0 +1,104 @@
+"""``rt-drama3 serve``: the server from the command line.
+
+Heavy imports wait until it runs, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rt_drama3.cli import options as cli_options
+
+if TYPE_CHECKING:
+    from rt_drama3.drama3 import Drama3
+
+
+def serve(
+    model: cli_options.Model = "nano",
+    revision: cli_options.Revision = None,
+    device: cli_options.Device = "auto",
+    dtype: cli_options.Dtype = None,
+    threads: cli_options.Threads = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="0 picks a free one; default 8035.")] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="Open the server to holders of this key; repeatable.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without a key.")
+    ] = False,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Web pages from here may call; repeatable, * is any.")
+    ] = None,
+    url_references: Annotated[
+        bool,
+        typer.Option(
+            "--url-references", help="Fetch reference clips from public URLs that clients name."
+        ),
+    ] = False,
+    listen: Annotated[
+        bool,
+        typer.Option("--listen", "--obs", help="Let listeners, such as OBS, hear what is spoken."),
+    ] = False,
+    captions: Annotated[
+        bool | None, typer.Option(help="Tell listeners the text as well; default: yes.")
+    ] = None,
+    sink: Annotated[
+        str | None,
+        typer.Option(help="Play what clients have spoken here: speaker[:DEVICE] or mic[:NAME]."),
+    ] = None,
+    sink_mode: Annotated[
+        str | None, typer.Option(help="queue: one after the other (default); or mix.")
+    ] = None,
+    data_folder: Annotated[Path | None, typer.Option(help="Where named voices are kept.")] = None,
+    max_streams: Annotated[
+        int | None, typer.Option(help="Streams that speak at the same time.")
+    ] = None,
+    step_mode: Annotated[
+        str | None, typer.Option(help="auto, eager, compile or cudagraph.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help=r"TOML with \[server], \[limits] and \[engine].")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serves speech over WebSocket and HTTP until it is told to stop."""
+    from rt_drama3.engine.config import read_engine_config
+    from rt_drama3.errors import ConfigError
+    from rt_drama3.server.config import read_server_config
+    from rt_drama3.server.logs import LEVELS, log_to_stderr
+    from rt_drama3.ws_server import serve as run
+
+    if log_level.lower() not in LEVELS:
+        raise ConfigError(f"--log-level is {log_level!r}; use one of {', '.join(LEVELS)}.")
+    settings = read_server_config(
+        config,
+        host=host,
+        port=port,
+        api_keys=api_key,
+        insecure=insecure or None,
+        cors_origins=cors_origin,
+        url_references=url_references or None,
+        listen=listen or None,
+        captions=captions,
+        sink=sink,
+        sink_mode=sink_mode,
+        data_folder=None if data_folder is None else str(data_folder),
+    )
+    engine = read_engine_config(config, max_streams=max_streams, step_mode=step_mode)
+    log_to_stderr(log_level)
+
+    def load() -> Drama3:
+        from rt_drama3 import loading
+
+        return loading.load(
+            model, device=device, dtype=dtype, revision=revision, threads=threads, engine=engine
+        )
+
+    name = Path(model).name if Path(model).is_dir() else model
+    run(settings, load, name)

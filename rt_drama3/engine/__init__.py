@@ -1,0 +1,1 @@
+"""The engine: many streams on one model."""

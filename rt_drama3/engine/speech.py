@@ -1,0 +1,409 @@
+"""What a program sees of one stream: the request, the chunks of audio, and the handle between them.
+
+The engine fills a ``Speech`` from its own threads; one consumer takes chunks from it, in a plain
+loop or in asyncio. No torch in this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rt_drama3.errors import DeviceError, RtDrama3Error
+from rt_drama3.scenes.takes import dump_take
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """What to say and how; the settings are those of ``Drama3.generate``.
+
+    Attributes:
+        text: what is known of the text.
+        final: whether that is all of it; otherwise more comes by ``Speech.push_text``.
+        references, previous_takes: in any form that ``turns`` reads.
+        history: ``(text, codes)`` of earlier turns, in front of the previous takes.
+        steering: (name, strength) pairs.
+        audio: False makes codes alone, which nobody needs to listen to: no chunks come.
+    """
+
+    text: str = ""
+    final: bool = True
+    references: Sequence[Any] = ()
+    history: Sequence[tuple[str, npt.ArrayLike]] = ()
+    seed: int | None = None
+    temperature: float | None = None
+    head_temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_aware: bool = True
+    max_frames: int | None = None
+    guidance: float | None = None
+    steering: Sequence[tuple[Any, float]] = ()
+    previous_takes: Sequence[Any] = ()
+    audio: bool = True
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is no text yet, and some may come."""
+        return not (self.final or self.text)
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """When a chunk passed each stage, in seconds of ``time.monotonic``.
+
+    Attributes:
+        accepted: the request was opened.
+        prefilled: the prompt of the chunk's piece of text was read.
+        sampled: its first and its last frame were drawn.
+        decoded: its PCM was ready.
+    """
+
+    accepted: float
+    prefilled: float
+    sampled: tuple[float, float]
+    decoded: float
+
+
+@dataclass(frozen=True)
+class AudioChunk:
+    """Consecutive frames of a stream as PCM.
+
+    Attributes:
+        pcm: float32 ``[frames * frame_samples]``, mono, within -1..1.
+        first_frame: number of the first frame in the stream.
+        frames: frames in the chunk.
+        sample_rate: Hz.
+        segment: which piece of the text (see ``SpeechSummary.segments``) the first frame speaks.
+        stamps: when it passed each stage.
+    """
+
+    pcm: npt.NDArray[np.float32]
+    first_frame: int
+    frames: int
+    sample_rate: int
+    segment: int
+    stamps: Stamps
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the chunk."""
+        return len(self.pcm) / self.sample_rate
+
+
+@dataclass
+class Durations:
+    """Seconds that the stages of one stream took; they overlap.
+
+    Attributes:
+        prefill: reading prompts.
+        frames: steps that made its frames (shared with the streams beside it).
+        codec: decoding.
+    """
+
+    prefill: float = 0.0
+    frames: float = 0.0
+    codec: float = 0.0
+
+    def figures(self, frames: int, audio_seconds: float) -> dict[str, float]:
+        """Milliseconds by stage, and ``rtf``: compute over audio time, realtime below 1."""
+        total = self.prefill + self.frames + self.codec
+        return {
+            "prefill_ms": 1e3 * self.prefill,
+            "frame_ms": 1e3 * self.frames / max(frames, 1),
+            "codec_ms": 1e3 * self.codec,
+            "rtf": total / audio_seconds if audio_seconds else 0.0,
+        }
+
+
+@dataclass(frozen=True)
+class SpeechSummary:
+    """What became of a stream.
+
+    Attributes:
+        segments: the pieces of text in order, each with the frame it begins at.
+        codes: int64 ``[num_codebooks, frames]`` of everything generated.
+        sample_rate: Hz.
+        seed: gives the same stream again on the same execution configuration.
+        complete: every piece was ended by the model, not by a limit.
+        cancelled: ended by ``cancel``.
+        delivered: frames that became chunks.
+        durations: where the time went.
+        text: what was spoken: the request's text, or the pieces of one that came bit by bit.
+    """
+
+    segments: tuple[tuple[str, int], ...]
+    codes: npt.NDArray[np.int64]
+    sample_rate: int
+    seed: int
+    complete: bool
+    cancelled: bool
+    delivered: int
+    durations: Durations
+    text: str = ""
+
+    def take(self) -> bytes:
+        """The take as an artefact, to go on from it or to edit it (see ``takes``).
+
+        Raises:
+            RequestError: nothing was spoken.
+        """
+        return dump_take(self.text, self.codes, seed=self.seed, complete=self.complete)
+
+
+def check_process(owner: int) -> None:
+    """Refuses in a process that was forked from the one whose id is given.
+
+    Raises:
+        DeviceError: this is such a process; what it waits for would never come.
+    """
+    if os.getpid() != owner:
+        raise DeviceError(
+            f"this engine belongs to process {owner}, and its threads did not come along when "
+            f"process {os.getpid()} was forked from it. Load the checkpoint in the child, or start "
+            'the child with multiprocessing\'s "spawn" method.'
+        )
+
+
+class SpeechOwner(Protocol):
+    """What a ``Speech`` asks of its engine; every call returns at once."""
+
+    def push_text(self, speech: Speech, text: str) -> None:
+        """More text."""
+
+    def flush(self, speech: Speech) -> None:
+        """Speak what was pushed."""
+
+    def finish(self, speech: Speech) -> None:
+        """No more text comes."""
+
+    def cancel(self, speech: Speech) -> None:
+        """Stop."""
+
+    def consumed(self) -> None:
+        """A listener took audio; a paused stream may go on."""
+
+    def resting(self, speech: Speech) -> bool:
+        """Whether all text was spoken and delivered."""
+
+
+class Speech:
+    """One stream, as its client holds it. Every method is thread-safe and returns at once.
+
+    Iterate it (``for`` or ``async for``, one consumer) to take the audio; iteration ends after the
+    last chunk, and raises what ended the stream if that was an error.
+
+    Attributes:
+        waited_for: why it had to wait, if it had to: ``load`` (with one more, measured speed would
+            not keep everybody realtime) or ``max_streams`` (all places are taken).
+    """
+
+    def __init__(self, owner: SpeechOwner, request: SpeechRequest) -> None:
+        self.request = request
+        self._owner = owner
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._chunks: deque[AudioChunk] = deque()
+        self._unread = 0.0  # seconds
+        self._summary: SpeechSummary | None = None
+        self._error: RtDrama3Error | None = None
+        self._ended = False
+        self._cancelled = False
+        self._position: int | None = None
+        self.waited_for = ""
+        self._pieces = 0
+        self._segments: list[tuple[str, int]] = []
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+
+    # What the client calls.
+
+    def push_text(self, text: str) -> None:
+        """Adds text; whole sentences are spoken as they complete.
+
+        Raises:
+            RequestError: the text was already finished, or cannot be spoken.
+            Overloaded: the stream had been silent, and too many others speak or wait to by now;
+                nothing of the text was taken.
+        """
+        self._owner.push_text(self, text)
+
+    def flush(self) -> None:
+        """Speaks what was pushed so far without waiting for the end of its sentence."""
+        self._owner.flush(self)
+
+    def finish(self) -> None:
+        """No more text comes: the stream ends once everything is spoken."""
+        self._owner.finish(self)
+
+    def cancel(self) -> None:
+        """Stops the stream (barge-in): nothing more is delivered, at most one frame is made."""
+        with self._changed:
+            self._cancelled = True
+            self._chunks.clear()
+            self._unread = 0.0
+            self._notify()
+        self._owner.cancel(self)
+
+    @property
+    def queue_position(self) -> int | None:
+        """How many streams wait in front of this one; None once it speaks."""
+        return self._position
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of text known so far, spoken or not."""
+        return self._pieces
+
+    @property
+    def segments(self) -> tuple[tuple[str, int], ...]:
+        """The pieces of text begun so far, each with the frame it begins at."""
+        return tuple(self._segments)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the engine is done with it; chunks may still wait to be taken."""
+        return self._ended
+
+    @property
+    def unread_seconds(self) -> float:
+        """Audio delivered but not taken."""
+        return self._unread
+
+    @property
+    def resting(self) -> bool:
+        """Whether it waits for text: all that can be spoken was spoken and delivered."""
+        return not self._ended and self._owner.resting(self)
+
+    def __iter__(self) -> Iterator[AudioChunk]:
+        """Takes chunks as they come, blocking between them."""
+        while True:
+            check_process(self._pid)
+            with self._changed:
+                self._changed.wait_for(self._ready)
+                chunk = self._take()
+            if chunk is None:
+                return
+            self._owner.consumed()
+            yield chunk
+
+    async def __aiter__(self) -> AsyncIterator[AudioChunk]:
+        """Takes chunks as they come, without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            check_process(self._pid)
+            with self._changed:
+                ready = self._ready()
+                chunk = self._take() if ready else None
+                waiter = loop.create_future()
+                self._waiter = None if ready else (loop, waiter)
+            if not ready:
+                await waiter
+                continue
+            if chunk is None:
+                return
+            self._owner.consumed()
+            yield chunk
+
+    def result(self, timeout: float | None = None) -> SpeechSummary:
+        """Waits for the end and tells what became of the stream.
+
+        Somebody must take the audio meanwhile: a stream that nobody listens to pauses.
+
+        Raises:
+            RtDrama3Error: what ended it, if that was an error.
+            TimeoutError: it did not end in time.
+        """
+        check_process(self._pid)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._ended, timeout):
+                raise TimeoutError(f"the stream did not end within {timeout} s")
+            if self._error is not None:
+                raise self._error
+            assert self._summary is not None
+            return self._summary
+
+    async def summary(self) -> SpeechSummary:
+        """``result`` for asyncio; call it when the iteration is over.
+
+        Raises:
+            RtDrama3Error: what ended the stream, if that was an error.
+        """
+        check_process(self._pid)
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                if self._ended:
+                    break
+                waiter = loop.create_future()
+                self._waiter = (loop, waiter)
+            await waiter
+        return self.result(0)
+
+    # What the engine calls.
+
+    def deliver(self, chunk: AudioChunk) -> bool:
+        """Hands a chunk over; false when nobody wants it any more."""
+        with self._changed:
+            if self._cancelled or self._ended:
+                return False
+            self._chunks.append(chunk)
+            self._unread += chunk.seconds
+            self._notify()
+            return True
+
+    def end(self, summary: SpeechSummary | None, error: RtDrama3Error | None = None) -> None:
+        """Marks the end; only the first call counts."""
+        with self._changed:
+            if self._ended:
+                return
+            self._summary, self._error, self._ended = summary, error, True
+            self._position = None
+            self._notify()
+
+    def count(self, pieces: int) -> None:
+        """Tells the client how many pieces its text has."""
+        self._pieces = pieces
+
+    def begin(self, text: str, first_frame: int) -> None:
+        """Tells the client which piece of its text comes next."""
+        self._segments.append((text, first_frame))
+
+    def place(self, position: int | None, reason: str = "") -> None:
+        """Tells the client where it stands in the queue, and what the first one waits for."""
+        self._position = position
+        self.waited_for = reason or self.waited_for
+
+    def _ready(self) -> bool:
+        return bool(self._chunks) or self._ended or self._cancelled
+
+    def _take(self) -> AudioChunk | None:
+        """The next chunk, or None at the end; raises the error that ended the stream."""
+        if self._chunks:
+            chunk = self._chunks.popleft()
+            self._unread = max(0.0, self._unread - chunk.seconds) if self._chunks else 0.0
+            return chunk
+        if self._error is not None and not self._cancelled:
+            raise self._error
+        return None
+
+    def _notify(self) -> None:
+        self._changed.notify_all()
+        if self._waiter is not None:
+            loop, future = self._waiter
+            self._waiter = None
+            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
+                loop.call_soon_threadsafe(_resolve, future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

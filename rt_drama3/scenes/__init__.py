@@ -1,0 +1,1 @@
+"""Scenes: references, earlier takes, steering, and choosing among takes."""

@@ -1,0 +1,168 @@
+"""The small routes: voices, models, health, readiness, metrics, the OpenAPI document."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from rt_drama3.errors import RtDrama3Error
+from rt_drama3.protocol import Reference, Refused
+from rt_drama3.protocol.clips import read_clip
+from rt_drama3.protocol.fields import Fields
+from rt_drama3.protocol.http_bodies import media_type, openai_error, read_map
+from rt_drama3.protocol.limits import ProtocolLimits
+from rt_drama3.protocol.order import checked_audio, checked_voice, transcript
+from rt_drama3.protocol.refusals import show
+from rt_drama3.server import metrics
+from rt_drama3.server.http.openapi import document
+from rt_drama3.server.http.speech import (
+    error_response,
+    read_limited,
+    request_id,
+    service_of,
+    while_there,
+)
+from rt_drama3.server.notices import FIXED_VOICE
+from rt_drama3.server.origins import check_reader, check_request
+from rt_drama3.server.service import Service
+
+VOICE_TYPES = (
+    "Send application/json or application/msgpack; or the clip itself as audio/* or "
+    "application/octet-stream, with name and text in the query."
+)
+
+
+async def health(request: Request) -> Response:
+    """``GET /health``: the process is alive."""
+    return JSONResponse({"status": "alive"})
+
+
+async def ready(request: Request) -> Response:
+    """``GET /ready``: speech can be asked for; 503 before and while stopping."""
+    service = service_of(request)
+    if service.ready:
+        return JSONResponse({"status": "ready", "model": service.facts.name})
+    state = "stopping" if service.draining else "failed" if service.broken else "loading"
+    return JSONResponse({"status": state, "message": service.broken}, 503, {"Retry-After": "1"})
+
+
+async def openapi(request: Request) -> Response:
+    """``GET /openapi.json``."""
+    return JSONResponse(document(service_of(request).hub is not None))
+
+
+async def prometheus(request: Request) -> Response:
+    """``GET /metrics``."""
+    service = service_of(request)
+    try:
+        _check_reader(service, request)
+    except RtDrama3Error as error:
+        return error_response(service, error, request_id(request))
+    return Response(service.metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+
+async def models(request: Request) -> Response:
+    """``GET /v1/models``, as OpenAI has it."""
+    service = service_of(request)
+    try:
+        _check_reader(service, request)
+    except RtDrama3Error as error:
+        return error_response(service, error, request_id(request))
+    return JSONResponse({"object": "list", "data": [_model(service)]})
+
+
+async def one_model(request: Request) -> Response:
+    """``GET /v1/models/{name}``, as OpenAI has it."""
+    service, name = service_of(request), request_id(request)
+    try:
+        _check_reader(service, request)
+        wanted = request.path_params["name"]
+        if wanted != service.facts.name:
+            raise Refused("no_such_route", f"model {show(wanted)} is not loaded here.")
+    except RtDrama3Error as error:
+        return error_response(service, error, name, openai_error)
+    return JSONResponse(_model(service))
+
+
+def _model(service: Service) -> dict[str, object]:
+    return {"id": service.facts.name, "object": "model", "created": 0, "owned_by": "rt-drama3"}
+
+
+async def list_voices(request: Request) -> Response:
+    """``GET /v1/voices``."""
+    service = service_of(request)
+    try:
+        _check_reader(service, request)
+    except RtDrama3Error as error:
+        return error_response(service, error, request_id(request))
+    voices = [voice.public() for voice in service.voices.all()]
+    return JSONResponse({"object": "list", "data": voices})
+
+
+async def add_voice(request: Request) -> Response:
+    """``POST /v1/voices``: a name, and clips with what is said in them."""
+    service, name = service_of(request), request_id(request)
+    try:
+        service.check_key(request.headers.get("authorization"))
+        check_request(service.config, request.headers.get("origin"))
+        drama = service.check_ready()
+        address = request.client.host if request.client else ""
+        with service.client(address, "/v1/voices"):
+            parts = await read_limited(request, service)
+            voice_name, clips = await service.unpack(
+                partial(_read_voice, request, limits=service.limits), parts
+            )
+            clips = await while_there(request, service.fetched(clips))
+            seconds = service.limits.reference_seconds
+            voice = await service.encode(service.voices.add, voice_name, clips, drama, seconds)
+    except RtDrama3Error as error:
+        return error_response(service, error, name)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
+    notices = [FIXED_VOICE] if drama.fixed_voice else []
+    return JSONResponse({**voice.public(), "notices": notices}, 201, {"X-Request-Id": name})
+
+
+async def one_voice(request: Request) -> Response:
+    """``GET|DELETE /v1/voices/{name}``."""
+    service, name = service_of(request), request_id(request)
+    try:
+        _check_reader(service, request)
+        check_request(service.config, request.headers.get("origin"))
+        wanted = request.path_params["name"]
+        voice = service.voices.get(wanted)
+        if voice is None:
+            raise Refused("unknown_voice", f"voice {wanted[:60]!r} is not stored here.")
+        if request.method == "DELETE":
+            await service.in_thread(service.voices.remove, wanted)
+            return JSONResponse({"id": wanted, "object": "voice", "deleted": True})
+    except RtDrama3Error as error:
+        return error_response(service, error, name)
+    return JSONResponse(voice.public())
+
+
+def _check_reader(service: Service, request: Request) -> None:
+    service.check_key(request.headers.get("authorization"))
+    check_reader(service.config, request.headers.get("host"))
+
+
+def _read_voice(
+    request: Request, body: bytes, limits: ProtocolLimits
+) -> tuple[str, tuple[Reference, ...]]:
+    """A voice from a map, or from an audio file with the rest in the query."""
+    content_type = request.headers.get("content-type", "")
+    kind = media_type(content_type)
+    if kind.startswith("audio/") or kind == "application/octet-stream":
+        fields = Fields(dict(request.query_params))
+        name = checked_voice(fields, "name", fields.value("name"))
+        return name, (Reference(transcript(fields, limits), checked_audio(body, limits)),)
+    fields = Fields(read_map(body, content_type, limits, VOICE_TYPES))
+    name = checked_voice(fields, "name", fields.value("name"))
+    clips = fields.maps("references", limits.references) or [fields]
+    return name, tuple(_clip(clip, limits) for clip in clips)
+
+
+def _clip(clip: Fields, limits: ProtocolLimits) -> Reference:
+    return read_clip(clip, transcript(clip, limits), limits)

@@ -1,0 +1,1 @@
+"""Listening to what the server speaks: feeds and the local sink."""

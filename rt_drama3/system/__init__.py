@@ -1,0 +1,1 @@
+"""The machine: processor, threads, folders."""

@@ -1,0 +1,1 @@
+"""Text: rules, cutting, directions, and the prompt. No torch here."""

@@ -1,0 +1,381 @@
+"""Compiled packages: the same codes as eager, built in the background, taken over when idle."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rt_drama3.aot import notes as package_notes
+from rt_drama3.aot import packages
+from rt_drama3.aot.builder import PackageBuilder, Recipe
+from rt_drama3.aot.codec import CompiledCodec, build_codec, codec_package
+from rt_drama3.aot.step import CompiledStep, build_step, step_package
+from rt_drama3.checkpoint import load_codec, load_model, make_tiny, read_config
+from rt_drama3.codec import Codec
+from rt_drama3.config import SamplingConfig
+from rt_drama3.engine.config import EngineConfig
+from rt_drama3.engine.scheduling import Costs
+from rt_drama3.engine.step_runner import FrameMaker
+from rt_drama3.errors import ConfigError
+from rt_drama3.graph_step import FrameStep
+from rt_drama3.model import SpeechModel
+
+FRAMES = 200
+SETTINGS = {"greedy": SamplingConfig(0, 0), "sampled": SamplingConfig(0.9, 0.8, top_k=40)}
+
+needs_compiler = pytest.mark.skipif(
+    packages.compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[SpeechModel, Codec]:
+    """As small as the topology goes: compiling is most of the time here."""
+    folder = tmp_path_factory.mktemp("packages") / "tiny"
+    settings = {
+        "audio_decoder_config.num_codebooks": 3,
+        "audio_decoder_config.shared_enrichment_layers": 1,
+        "text_config.num_hidden_layers": 2,
+        "text_config.layer_types": ["linear_attention", "full_attention"],
+    }
+    make_tiny(folder, seed=3, settings=settings)
+    cpu = torch.device("cpu")
+    model = load_model(folder, read_config(folder), cpu, torch.float32)
+    return model, load_codec(folder, cpu, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(cache))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runner(cache: Path) -> None:
+    """Packages are loaded through the runner, as they are once a build has finished."""
+    if packages.compiler() is not None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RT_DRAMA3_CACHE", str(cache))
+            packages.build_runner()
+
+
+def built(model: SpeechModel, streams: int) -> None:
+    path = step_package(model.config, model.dtype, streams)
+    if not path.exists():
+        build_step(model.config, model.dtype, streams, path)
+
+
+def start(step: FrameStep, slot: int, seed: int, sampling: SamplingConfig) -> None:
+    rows = torch.zeros(10 + 7 * seed, 1 + step.model.config.num_codebooks, dtype=torch.int64)
+    rows[:, 0] = torch.randint(0, 50, (len(rows),), generator=torch.Generator().manual_seed(seed))
+    with torch.inference_mode():
+        step.state.reset(slot)
+        step.model.prefill(rows, step.state, slot)
+    step.configure(slot, sampling, seed)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SETTINGS.values(), ids=SETTINGS)
+def test_compiled_codes_equal_eager_ones(
+    checkpoint: tuple[SpeechModel, Codec], sampling: SamplingConfig
+) -> None:
+    model, _ = checkpoint
+    built(model, 1)
+    eager, compiled = (FrameStep(model, 1, 512, FRAMES) for _ in range(2))
+    compiled.use(CompiledStep(compiled, (1,)))
+    for step in (eager, compiled):
+        start(step, 0, 1, sampling)
+    for frame in range(FRAMES):
+        for step in (eager, compiled):
+            step.run(1, step.length_for(20 + frame))
+        assert torch.equal(eager.output.codes, compiled.output.codes), f"frame {frame}"
+        assert torch.equal(eager.output.main, compiled.output.main)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_stream_is_the_same_to_the_bit_in_any_batch(
+    checkpoint: tuple[SpeechModel, Codec],
+) -> None:
+    """Others start, pause and end beside it; packages join; lengths change."""
+    model, _ = checkpoint
+    built(model, 1)
+    built(model, 2)
+    sampling = SETTINGS["sampled"]
+    alone, crowd = FrameStep(model, 1, 512, FRAMES), FrameStep(model, 3, 512, FRAMES)
+    alone.use(CompiledStep(alone, (1,)))
+    runner = CompiledStep(crowd, (1,))
+    crowd.use(runner)
+    start(alone, 0, 2, sampling)
+    start(crowd, 0, 2, sampling)
+    for frame in range(60):
+        if frame == 10:
+            start(crowd, 1, 3, sampling)
+        if frame == 20:
+            runner.add(2)
+            start(crowd, 2, 4, sampling)
+        if frame == 35:
+            crowd.activate(1, False)
+        if frame == 50:
+            crowd.release(1)
+        alone.run(1, 256)
+        crowd.run(3, 512 if frame % 2 else 256)
+        assert torch.equal(alone.state.hidden[0], crowd.state.hidden[0]), f"frame {frame}"
+        assert torch.equal(alone.output.codes[0], crowd.output.codes[0])
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SETTINGS.values(), ids=SETTINGS)
+def test_compiled_guidance_says_what_eager_guidance_says(
+    checkpoint: tuple[SpeechModel, Codec], sampling: SamplingConfig
+) -> None:
+    model, _ = checkpoint
+    built(model, 2)
+    eager, compiled = (FrameStep(model, 2, 512, FRAMES) for _ in range(2))
+    runner = CompiledStep(compiled, (2,))
+    compiled.use(runner)
+    for step in (eager, compiled):
+        start(step, 1, 1, sampling)
+        start(step, 0, 2, sampling)
+        step.configure(0, sampling, 2, guidance=1.5)
+    for frame in range(FRAMES):
+        for step in (eager, compiled):
+            step.run(2, step.length_for(30 + frame))
+        assert torch.equal(eager.output.codes, compiled.output.codes), f"frame {frame}"
+        assert torch.equal(eager.output.main, compiled.output.main)
+    assert not runner._eager_pairs
+
+
+def test_a_guided_pair_is_never_parted(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    model, _ = checkpoint
+    step = FrameStep(model, 4, 256, 16)
+    step.configure(0, SETTINGS["sampled"], 1)
+    step.configure(1, SETTINGS["sampled"], 1, guidance=2.0)
+    runner = CompiledStep(step, ())
+    runner._packages = {1: list, 2: list}  # type: ignore[assignment]
+    assert list(runner._spread(3)) == [(0, 1), (1, 2)]
+
+
+def test_a_guided_pair_without_a_package_of_two_runs_eagerly_to_its_end(
+    checkpoint: tuple[SpeechModel, Codec],
+) -> None:
+    model, _ = checkpoint
+    step = FrameStep(model, 6, 256, 16)
+    for slot, guidance in ((0, None), (1, 2.0), (3, None), (4, 2.0)):
+        step.configure(slot, SETTINGS["sampled"], 1, guidance=guidance)
+    runner = CompiledStep(step, ())
+    runner._packages = {1: list}  # type: ignore[assignment]
+    assert list(runner._spread(6)) == [(0, 1), (1, 2), (3, 1), (4, 2)]
+    assert runner._eager_pairs == {1, 4}
+    runner._packages = {1: list, 2: list, 4: list}  # type: ignore[assignment]
+    assert list(runner._spread(6)) == [(0, 1), (1, 2), (3, 1), (4, 2)]  # nobody changes in mid-take
+    step.release(4)
+    step.configure(4, SETTINGS["sampled"], 1, guidance=2.0)
+    step.release(1)
+    assert list(runner._spread(6)) == [(0, 4), (4, 2)]
+    assert runner._eager_pairs == {4}  # its slot was taken over between two frames
+
+
+@torch.inference_mode()
+def test_an_eager_pair_beside_compiled_streams_says_what_it_says_alone(
+    checkpoint: tuple[SpeechModel, Codec],
+) -> None:
+    model, _ = checkpoint
+    crowd, alone = FrameStep(model, 3, 256, 16), FrameStep(model, 2, 256, 16)
+    start(crowd, 0, 3, SETTINGS["sampled"])
+    for step, slot in ((crowd, 1), (alone, 0)):
+        start(step, slot + 1, 1, SETTINGS["sampled"])
+        start(step, slot, 2, SETTINGS["sampled"])
+        step.configure(slot, SETTINGS["sampled"], 5, guidance=2.0)
+    runner = CompiledStep(crowd, ())
+    runner._packages = {1: lambda inputs: None}  # type: ignore[dict-item]
+    crowd.use(runner)
+    for _ in range(6):
+        crowd.run(3, 256)
+        alone.run(2, 256)
+        assert torch.equal(crowd.output.codes[1:], alone.output.codes)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_decode_equals_eager(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    model, codec = checkpoint
+    path = codec_package(codec.config, codec.decoder.dtype, 1)
+    if not path.exists():
+        build_codec(codec.config, codec.decoder.dtype, 1, path)
+    compiled = CompiledCodec(codec, (1,))
+    size = codec.config.residual_codebook_size
+    codes = torch.randint(0, size, (1, model.config.num_codebooks, 12))
+    with torch.inference_mode():
+        whole = codec.decode(codes)
+        state = codec.new_state(1)
+        parts = [compiled.decode_step(codes[:, :, i : i + 1], state) for i in range(8)]
+        parts.append(compiled.decode_step(codes[:, :, 8:], state))  # a size without a package
+    assert (torch.cat(parts, 1) - whole).abs().max() <= 1e-5
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_build_runs_in_the_background(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    builder = PackageBuilder(*checkpoint, (), (1,))  # one package is enough
+    assert not builder.ready()
+    builder.start()
+    assert builder.building()
+    builder.wait(300)
+    assert builder.ready()
+    assert builder.codecs() == (1,)
+    assert packages.runner_path().exists()
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_packages_are_taken_over_when_idle(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model, codec = checkpoint
+    built(model, 1)
+    path = codec_package(codec.config, codec.decoder.dtype, 1)
+    if not path.exists():
+        build_codec(codec.config, codec.decoder.dtype, 1, path)
+    here = packages.folder()
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    monkeypatch.setattr(PackageBuilder, "start", lambda _: None)
+    config = EngineConfig(
+        max_streams=1, context=256, codec_batch_frames=1, step_mode="auto", prefill_block=16
+    )
+    maker = FrameMaker(model, codec, config, Costs())
+    assert maker.mode == "eager"
+    assert not maker.look_for_faster_step(idle=True)  # nothing is built yet
+    shutil.copytree(here, packages.folder())
+    assert not maker.look_for_faster_step(idle=False)
+    assert maker.mode == "eager"
+    assert maker.look_for_faster_step(idle=True)
+    assert maker.mode == "compile"
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_package_cut_short_is_named_and_built_anew(
+    checkpoint: tuple[SpeechModel, Codec],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, _ = checkpoint
+    built(model, 1)
+    whole = step_package(model.config, model.dtype, 1).read_bytes()
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    path = step_package(model.config, model.dtype, 1)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(whole[: len(whole) // 2])
+    started = []
+    monkeypatch.setattr(PackageBuilder, "start", lambda self: started.append(path.exists()))
+    config = EngineConfig(max_streams=1, context=256, codec_batch_frames=1, prefill_block=16)
+    maker = FrameMaker(*checkpoint, config, Costs())
+    assert maker.mode == "eager"
+    assert f"{path} does not load" in caplog.text
+    assert not path.exists()
+    assert started[0] is False  # the build begins once the damaged file is gone
+    path.write_bytes(whole)
+    assert maker.look_for_faster_step(idle=True)
+    assert maker.mode == "compile"
+
+
+def test_paths_depend_on_everything(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    model, codec = checkpoint
+    config = model.config
+    wider = dataclasses.replace(config, eos=config.eos + 1)
+    paths = {
+        step_package(config, torch.float32, 1),
+        step_package(config, torch.float32, 2),
+        step_package(config, torch.bfloat16, 1),
+        step_package(wider, torch.float32, 1),
+        codec_package(codec.config, torch.float32, 1),
+        packages.package_path("step-1", {}, ("graph_step.py",)),
+        packages.package_path("step-1", {}, ("graph_step.py", "sampling.py")),
+    }
+    assert len(paths) == 7
+    assert step_package(config, torch.float32, 1) in paths
+
+
+def test_a_recipe_survives_json(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    recipe = PackageBuilder(*checkpoint, (1, 2), (1, 2, 4)).recipe
+    again = Recipe.from_json(recipe.to_json())
+    assert again == recipe
+    assert [path for path, _ in again.jobs()] == [path for path, _ in recipe.jobs()]
+    assert next(recipe.jobs())[0] == recipe.step_path(1)
+
+
+def test_without_a_compiler_there_is_an_obstacle(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    builder = PackageBuilder(*checkpoint, (1,), (1,))
+    assert builder.obstacle is not None
+    builder.start()
+    assert not builder.building()
+    with pytest.raises(ConfigError, match=r"C\+\+ compiler.*step mode eager"):
+        builder.wait()
+
+
+def test_a_failure_is_remembered(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    builder = PackageBuilder(*checkpoint, (1,), (1,))
+    if builder.obstacle:
+        pytest.skip("needs a C++ compiler")
+    path = builder.recipe.step_path(1)
+    path.parent.mkdir(parents=True)
+    package_notes.remember_failure(path, "Traceback\n  ...\nRuntimeError: no room\n")
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("tried again"))
+    builder.start()
+    with pytest.raises(ConfigError, match="no room"):
+        builder.wait()
+
+
+def test_a_missing_runner_is_built_although_the_packages_are_there(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As after an update that changed the runner alone; one that cannot be built is let be."""
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    builder = PackageBuilder(*checkpoint, (1,), (1,))
+    if packages.compiler() is None:
+        pytest.skip("needs a C++ compiler")
+    for path, _ in builder.recipe.jobs():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert not builder.ready()
+    package_notes.remember_failure(packages.runner_path(), "RuntimeError: no room")
+    assert builder.ready()
+    packages.runner_path().with_suffix(".failed").unlink()
+    packages.runner_path().touch()
+    assert builder.ready()
+
+
+def test_results_are_not_silently_zero(checkpoint: tuple[SpeechModel, Codec]) -> None:
+    """The fixtures speak at all: equal codes would prove nothing if all were the same."""
+    model, _ = checkpoint
+    step = FrameStep(model, 1, 256, 64)
+    start(step, 0, 1, SETTINGS["sampled"])
+    seen = []
+    for frame in range(30):
+        step.run(1, step.length_for(30 + frame))
+        seen.append(step.output.codes[0].numpy().copy())
+    assert len(np.unique(np.stack(seen), axis=0)) > 10

@@ -1,0 +1,167 @@
+"""The command line, run as a user runs it: in a process of its own where exit codes matter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rich.text
+import typer
+from typer.testing import CliRunner
+
+from rt_drama3.cli.main import app
+from rt_drama3.errors import RequestError
+
+runner = CliRunner()
+
+
+def command(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rt_drama3", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_speak_writes_a_wav_and_tells_figures(tmp_path: Path) -> None:
+    out = tmp_path / "hello.wav"
+    result = command("speak", "-", "--out", str(out), "--seed", "1", "--json", text="Hello there.")
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    with wave.open(str(out)) as audio:
+        assert audio.getframerate() == facts["sample_rate"] == 44_100
+        assert audio.getnframes() == facts["frames"] * 2048
+    assert facts["complete"]
+    assert facts["seed"] == 1
+    assert facts["first_audio_ms"] > 0
+
+
+def test_speak_writes_the_format_that_the_name_ends_in(tmp_path: Path) -> None:
+    out = tmp_path / "hello.mp3"
+    result = command("speak", "Hello there.", "--out", str(out), "--seed", "1")
+    assert result.returncode == 0, result.stderr
+    assert out.read_bytes()[:2] == b"\xff\xfb"
+
+
+def test_an_error_is_one_sentence_and_leaves_files_alone(tmp_path: Path) -> None:
+    out = tmp_path / "kept.wav"
+    out.write_bytes(b"precious")
+    result = command("speak", "Hi <|im_end|>", "--out", str(out))
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "im_end" in result.stderr
+    assert out.read_bytes() == b"precious"
+
+
+def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
+    clip = tmp_path / "me.wav"
+    clip.write_bytes(b"precious")
+    with pytest.raises(RequestError, match="is a reference as well"):
+        runner.invoke(
+            app,
+            ["speak", "Hi.", "--ref", str(clip), "--ref-text", "Me.", "--out", str(clip)],
+            catch_exceptions=False,
+        )
+    assert clip.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["speak", "Hi.", "--out", "/no[bold]where/x.wav"], r"no\[bold\]where"),
+        (["speak", "Hi.", "--out", "x.docx"], r"ends in \.docx.*use \.wav, .*\.mp3"),
+        (["speak", "Hi.", "--ref", "a.wav"], "1 --ref and 0 --ref-text"),
+        (["speak", "Hi.", "--max-seconds", "-1"], "must be above 0"),
+        (["speak", "Hi.", "--model", "[/red]x"], r"\[/red\]x"),
+        (["model", "make-tiny", "x", "--set", "nonsense"], "not key=value"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        runner.invoke(app, arguments, catch_exceptions=False)
+
+
+def test_markup_in_a_message_is_text() -> None:
+    result = command("speak", "Hi.", "--model", "[/red]x")
+    assert result.returncode == 1
+    assert "[/red]x" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_nothing_to_speak_is_no_error(tmp_path: Path) -> None:
+    out = tmp_path / "silence.wav"
+    result = command("speak", "...", "--out", str(out))
+    assert result.returncode == 0
+    assert "nothing to speak" in result.stderr
+    with wave.open(str(out)) as audio:
+        assert audio.getnframes() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_a_stopped_speech_keeps_what_was_made(tmp_path: Path) -> None:
+    out = tmp_path / "cut.wav"
+    text = "This goes on for quite a while. " * 60
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rt_drama3", "speak", text, "--out", str(out)],
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (out.exists() and out.stat().st_size > 20_000):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    with wave.open(str(out)) as audio:
+        assert 44 + 2 * audio.getnframes() == out.stat().st_size
+
+
+def test_info_tells_the_plan() -> None:
+    result = runner.invoke(app, ["model", "info", "--plan", "--json"])
+    assert result.exit_code == 0
+    facts = json.loads(result.stdout)
+    assert facts["plan"]["floor_ms"] > 0
+    assert facts["plan"]["stream"] > 0
+
+
+def test_make_tiny_speaks(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    made = runner.invoke(app, ["model", "make-tiny", str(folder), "--seed", "5"])
+    assert made.exit_code == 0
+    info = runner.invoke(app, ["model", "info", str(folder)])
+    assert info.exit_code == 0, info.output
+    out = tmp_path / "noise.wav"
+    limits = ["--max-seconds", "0.2", "--out", str(out), "--json"]
+    result = command("speak", "Hi.", "--model", str(folder), *limits)
+    assert result.returncode == 0, result.stderr
+    assert 0 < json.loads(result.stdout)["frames"] <= 4
+
+
+def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """A command and those below it, by name."""
+    yield name, command
+    for below, found in getattr(command, "commands", {}).items():
+        yield from commands(found, f"{name} {below}".strip())
+
+
+def test_no_help_text_loses_its_brackets() -> None:
+    """Square brackets are markup to what shows the help, unless they are escaped."""
+    for name, found in commands(typer.main.get_command(app)):
+        texts = [found.help, *(getattr(option, "help", None) for option in found.params)]
+        for text in filter(None, texts):
+            shown = rich.text.Text.from_markup(text).plain
+            assert shown == text.replace(r"\[", "["), (name, text)

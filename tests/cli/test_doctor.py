@@ -1,0 +1,293 @@
+"""The doctor: a whole report here, an honest one on machines with other troubles."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from rt_drama3.aot import notes as package_notes
+from rt_drama3.cli.doctor import PROBES, Finding, Report, collect, render
+from rt_drama3.cli.main import doctor
+
+
+def only(section: str, name: str) -> list[Finding]:
+    """The findings of one probe, run as the doctor runs it."""
+    report = collect({section: {name: PROBES[section][name]}})
+    return list(getattr(report, section))
+
+
+def printed(report: Report) -> str:
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    render(report, console)
+    return console.export_text()
+
+
+def pretend_missing(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == missing else real(name)
+    )
+
+
+def test_every_probe_works_on_this_machine() -> None:
+    report = collect()
+    assert report.healthy
+    names = {section: [f.name for f in getattr(report, section)] for section in PROBES}
+    assert names["machine"] == ["rt_drama3", "python", "system", "cpu", "memory"]
+    assert names["folders"] == ["nano voice", "checkpoints", "cache", "compiled steps"]
+    assert names["audio"] == ["files", "speaker", "sound server"]
+    assert "device" in names["plan"]
+
+
+def test_json_form_holds_every_finding() -> None:
+    report = collect()
+    data = json.loads(json.dumps(dataclasses.asdict(report)))
+    assert list(data) == ["machine", "compute", "audio", "folders", "plan"]
+    assert data["machine"][0].keys() == {"name", "value", "status", "advice"}
+    assert [f["name"] for f in data["plan"]] == [f.name for f in report.plan]
+
+
+def test_rendering_shows_every_line_and_its_advice() -> None:
+    report = Report(
+        machine=(Finding("python", "[bold]not markup[/bold]"),),
+        compute=(Finding("compiler", "none", "missing", "install one"),),
+        audio=(Finding("speaker", "OSError: broken", "failed"),),
+        folders=(),
+        plan=(Finding("device", "cpu", "note"),),
+    )
+    text = printed(report)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "ok python [bold]not markup[/bold]" in lines
+    assert "missing compiler none" in lines
+    assert "-> install one" in lines
+    assert "failed speaker OSError: broken" in lines
+    assert not report.healthy
+
+
+def test_a_broken_probe_is_a_line_and_the_others_go_on() -> None:
+    def breaks() -> Iterable[Finding]:
+        yield Finding("before", "lost with the rest of its probe")
+        raise RuntimeError("no such driver")
+
+    def works() -> Iterable[Finding]:
+        yield Finding("fine", "here")
+
+    report = collect({"compute": {"cuda": breaks, "other": works}})
+    assert report.compute == (
+        Finding("cuda", "RuntimeError: no such driver", "failed"),
+        Finding("fine", "here"),
+    )
+
+
+def test_import_costs_no_torch() -> None:
+    code = "import sys, rt_drama3.cli.doctor; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_no_compiler_is_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    (finding,) = only("compute", "compiler")
+    assert finding.status == "missing"
+    assert "apt-get install g++" in finding.advice
+
+
+def test_a_cxx_that_is_no_program_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build would use nothing else, so neither does the report."""
+    monkeypatch.setenv("CXX", "no-such-c++ -O2")
+    (finding,) = only("compute", "compiler")
+    assert finding.status == "missing"
+    assert "CXX is 'no-such-c++ -O2'" in finding.value
+    assert "unset it" in finding.advice
+
+
+def test_a_compiler_that_will_not_tell_its_version_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CXX", "mystery-c++")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/nowhere/{name}")
+    (finding,) = only("compute", "compiler")
+    assert (finding.value, finding.status) == ("/nowhere/mystery-c++", "ok")
+
+
+def test_cuda_devices_tell_capability_memory_and_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [
+        types.SimpleNamespace(name="NVIDIA H200", total_memory=139 * 2**30, major=9, minor=0),
+        types.SimpleNamespace(name="NVIDIA A100", total_memory=80 * 2**30, major=8, minor=0),
+    ]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", cards.__getitem__)
+    first, second = only("compute", "cuda")
+    assert first.name == "cuda:0"
+    assert first.value == "NVIDIA H200, 139.0 GiB, capability 9.0, with FP8 arithmetic"
+    assert second.value == "NVIDIA A100, 80.0 GiB, capability 8.0, without FP8 arithmetic"
+
+    pretend_missing(monkeypatch, "triton")
+    assert only("compute", "triton")[0].status == "missing"
+
+
+def test_a_driver_without_a_cuda_build_is_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "install its CUDA build" in only("compute", "cuda")[0].advice
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert "driver does not answer" in only("compute", "cuda")[0].advice
+
+
+def test_torch_that_does_not_import_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    report = collect({"compute": PROBES["compute"], "plan": PROBES["plan"]})
+    failed = {f.name for f in (*report.compute, *report.plan) if f.status == "failed"}
+    assert {"torch", "cuda", "device"} <= failed
+
+
+def test_missing_pyaudio_is_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_missing(monkeypatch, "pyaudio")
+    (finding,) = only("audio", "speaker")
+    assert finding.status == "missing"
+    assert "rt-drama3[speaker]" in finding.advice
+
+
+class FakePyAudio:
+    """PortAudio with the given devices, as noisy as ALSA."""
+
+    __version__ = "0.2.14"
+    outputs: tuple[int, ...] = ()
+    terminated = 0
+
+    def __init__(self) -> None:
+        os.write(2, b"ALSA lib confmisc.c: cannot find card '0'\n")
+
+    def PyAudio(self) -> FakePyAudio:  # noqa: N802 - the name it has there
+        return self
+
+    def get_device_count(self) -> int:
+        return len(self.outputs)
+
+    def get_device_info_by_index(self, index: int) -> dict[str, int]:
+        return {"maxOutputChannels": self.outputs[index]}
+
+    def terminate(self) -> None:
+        type(self).terminated += 1
+
+
+@pytest.mark.parametrize(
+    ("outputs", "status", "value"),
+    [
+        ((2, 0, 8), "ok", "pyaudio 0.2.14, 3 devices, 2 of them play"),
+        ((0,), "note", "pyaudio 0.2.14, 1 devices, 0 of them play"),
+        ((), "note", "pyaudio 0.2.14, 0 devices, 0 of them play"),
+    ],
+)
+def test_speakers_are_counted_without_noise(
+    outputs: tuple[int, ...],
+    status: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def load(name: str) -> FakePyAudio:
+        return FakePyAudio()
+
+    monkeypatch.setattr(FakePyAudio, "outputs", outputs)
+    monkeypatch.setattr(FakePyAudio, "terminated", 0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(doctor.importlib, "import_module", load)
+    (finding,) = only("audio", "speaker")
+    assert (finding.status, finding.value) == (status, value)
+    assert FakePyAudio.terminated == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_an_incomplete_installation_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "voices" / "nano").mkdir(parents=True)
+    (tmp_path / "voices" / "nano" / "config.json").write_text("{}")
+    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "cli" / "doctor.py"))
+    (finding,) = only("folders", "nano voice")
+    assert finding.status == "missing"
+    assert finding.value.endswith("lacks model.safetensors, codec.pth, tokenizer.json")
+
+
+def test_the_cache_folder_tells_room_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "deep" / "cache"
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(folder))
+    assert only("folders", "cache")[0].value.endswith("free, not made yet)")
+    folder.mkdir(parents=True)
+    (finding,) = only("folders", "cache")
+    assert finding.value.startswith(f"{folder} (")
+    assert finding.value.endswith(" GiB free)")
+
+
+def test_a_cache_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    (finding,) = only("folders", "cache")
+    assert finding.status == "missing"
+    assert "not writable" in finding.value
+    assert "RT_DRAMA3_CACHE" in finding.advice
+
+
+def test_a_cache_folder_that_is_a_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path / "cache" / "deeper"))
+    (finding,) = only("folders", "cache")
+    assert finding.status == "missing"
+    assert f"{tmp_path / 'cache'} is no folder" in finding.value
+
+
+def test_packages_that_failed_are_told_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    folder = tmp_path / "packages" / "key"
+    folder.mkdir(parents=True)
+    assert [f.value for f in only("folders", "compiled steps")] == ["0 packages (0 MB)"]
+    package_notes.remember_failure(folder / "step-1.pt2", "Trace\nno room left")
+    (folder / "step-2.pt2").write_bytes(b"PK")
+    _, damaged, failed = only("folders", "compiled steps")
+    assert damaged.value == f"{folder / 'step-2.pt2'} is damaged"
+    assert failed.value.startswith("no room left; not tried again for a day (")
+    assert "doctor --fix" in damaged.advice
+    assert "doctor --fix" in failed.advice
+    assert set(package_notes.forget()) == {folder / "step-1.failed", folder / "step-2.pt2"}
+    assert len(only("folders", "compiled steps")) == 1
+
+
+def test_the_plan_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    plan = {f.name: f.value for f in only("plan", "device")}
+    assert plan["device"] == "cpu"
+    assert plan["dtype"] == "float32 for small models, bfloat16 for large ones"
+    assert plan["threads"].startswith("1 for small models such as nano")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    plan = {f.name: f.value for f in only("plan", "device")}
+    assert plan == {"device": "cuda", "dtype": "bfloat16"}
+
+
+def test_versions_come_from_the_packages() -> None:
+    assert importlib.metadata.version("av") in only("audio", "files")[0].value

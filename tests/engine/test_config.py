@@ -1,0 +1,213 @@
+"""EngineConfig: file, environment, arguments, and what every refusal tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rt_drama3.engine.config import STEP_MODES, EngineConfig, read_engine_config
+from rt_drama3.errors import ConfigError
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "engine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(path: Path | None = None, environment: dict[str, str] | None = None, **more: Any) -> Any:
+    return read_engine_config(path, environment or {}, **more)
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    assert read() == EngineConfig()
+    assert read().origin == {}
+
+
+def test_the_defaults_are_those_that_are_documented() -> None:
+    config = EngineConfig()
+    assert (config.codec_batch_frames, config.codec_async, config.lead_limit) == (4, True, 10.0)
+    assert config.step_mode == "auto"
+
+
+@pytest.mark.parametrize("table", ["[engine]\n", ""])
+def test_a_file_sets_every_kind_of_value(tmp_path: Path, table: str) -> None:
+    path = written(
+        tmp_path,
+        table
+        + "max_streams = 2\nlead_limit = 3\nadmit_load = 0.5\ncodec_async = false\n"
+        + 'step_mode = "eager"\nattention_lengths = [128, 512]\n',
+    )
+    config = read(path)
+    assert config == EngineConfig(
+        max_streams=2,
+        lead_limit=3.0,
+        admit_load=0.5,
+        codec_async=False,
+        step_mode="eager",
+        attention_lengths=(128, 512),
+    )
+    assert config.origin["max_streams"] == str(path)
+
+
+def test_a_table_named_engine_hides_the_other_tables(tmp_path: Path) -> None:
+    assert read(written(tmp_path, "[server]\nport = 1\n[engine]\nmax_queue = 3\n")).max_queue == 3
+
+
+def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Path) -> None:
+    path = written(tmp_path, "max_streams = 2\nmax_queue = 2\ncontext = 222\n")
+    environment = {"RT_DRAMA3_MAX_STREAMS": "3", "RT_DRAMA3_MAX_QUEUE": "3", "MAX_STREAMS": "9"}
+    config = read(path, environment, max_streams=4, prefill_block=None)
+    assert (config.max_streams, config.max_queue, config.context) == (4, 3, 222)
+    assert config.origin == {
+        "max_streams": "argument",
+        "max_queue": "RT_DRAMA3_MAX_QUEUE",
+        "context": str(path),
+    }
+
+
+def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RT_DRAMA3_LEAD_TIMEOUT", "7.5")
+    assert read_engine_config().lead_timeout == 7.5
+    assert read_engine_config(environment={}).lead_timeout == EngineConfig().lead_timeout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("codec_async", "0", False),
+        ("codec_async", " TRUE ", True),
+        ("batch_sizes", "1, 2,4", (1, 2, 4)),
+        ("batch_sizes", "1 4", (1, 4)),
+        ("attention_lengths", "", ()),
+        ("lead_limit", "2", 2.0),
+        ("max_streams", "4", 4),
+        ("step_mode", "compile", "compile"),
+    ],
+)
+def test_text_of_the_environment_becomes_values(name: str, text: str, value: object) -> None:
+    config = read(environment={"RT_DRAMA3_" + name.upper(): text})
+    assert getattr(config, name) == value
+    assert type(getattr(config, name)) is type(value)
+
+
+LIMITS = {
+    "max_streams": (0, 257),
+    "max_queue": (-1, 100_001),
+    "max_silent": (-1, 100_001),
+    "context": (63, 1_048_577),
+    "prefill_block": (-1, 16_385),
+    "codec_batch_frames": (0, 65),
+    "lead_limit": (0.1, 3601.0),
+    "lead_timeout": (0.0, 86_401.0),
+    "guidance_rows": (-1, 257),
+    "voice_cache_mb": (-1, 1_048_577),
+    "admit_load": (0.0, 1.01),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, pair in LIMITS.items() for v in pair])
+def test_a_value_out_of_range_is_refused_with_its_range(name: str, value: float) -> None:
+    message = rf"^{name} is {value!r}; it must lie in [\d.]+\.\.[\d.]+\.$"
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        read(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["lead_limit", "lead_timeout", "admit_load"])
+def test_not_a_number_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is nan"):
+        read(environment={"RT_DRAMA3_" + name.upper(): "nan"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("max_streams", "four", "a whole number"),
+        ("max_streams", 2.5, "a whole number"),
+        ("max_streams", True, "a whole number"),
+        ("max_streams", "", "a whole number"),
+        ("lead_limit", "long", "a number"),
+        ("lead_limit", False, "a number"),
+        ("codec_async", "yes", "true or false"),
+        ("codec_async", 1, "true or false"),
+        ("batch_sizes", 4, "a list of whole numbers"),
+        ("batch_sizes", "1 x", "a list of whole numbers"),
+        ("attention_lengths", [1.5], "a list of whole numbers"),
+        ("step_mode", 3, "text"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(name: str, value: object, wanted: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read(**{name: value})
+    assert str(refusal.value) == f"argument: {name} is {value!r}; {wanted} is needed."
+    with pytest.raises(ConfigError) as refusal:
+        EngineConfig(**{name: value})  # type: ignore[arg-type]
+    assert str(refusal.value) == f"EngineConfig: {name} is {value!r}; {wanted} is needed."
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"max_strems.*no engine setting; known: max_streams"):
+        read(written(tmp_path, "max_strems = 2\n"))
+    with pytest.raises(ConfigError, match="origin"):
+        read(origin={})
+
+
+def test_an_unknown_variable_of_the_environment_is_somebody_elses() -> None:
+    assert read(environment={"RT_DRAMA3_CACHE": "/somewhere"}) == EngineConfig()
+
+
+def test_a_step_mode_that_does_not_exist_names_those_that_do() -> None:
+    with pytest.raises(ConfigError, match=f"'fast'.*{', '.join(STEP_MODES)}"):
+        EngineConfig(step_mode="fast")
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 1), (0, 4), (-1,)])
+@pytest.mark.parametrize("name", ["batch_sizes", "attention_lengths"])
+def test_sizes_must_ascend(name: str, sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is \[.*ascending positive numbers"):
+        EngineConfig(**{name: sizes})  # type: ignore[arg-type]
+
+
+def test_batch_sizes_must_cover_the_slots() -> None:
+    with pytest.raises(ConfigError, match=r"end at 4, but 6 slots .* add that size"):
+        EngineConfig(max_streams=4, guidance_rows=2, batch_sizes=(1, 4))
+    assert EngineConfig(max_streams=4, batch_sizes=(1, 4)).sizes == (1, 4)
+
+
+def test_batch_sizes_must_serve_a_single_stream() -> None:
+    with pytest.raises(ConfigError, match=r"\[2, 4\]; they must begin at 1"):
+        EngineConfig(max_streams=4, batch_sizes=(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("streams", "twins", "sizes"),
+    [(1, 0, (1,)), (2, 0, (1, 2)), (5, 0, (1, 2, 4, 5)), (4, 4, (1, 2, 4, 8)), (1, 1, (1, 2))],
+)
+def test_sizes_are_powers_of_two_up_to_the_slots(
+    streams: int, twins: int, sizes: tuple[int, ...]
+) -> None:
+    config = EngineConfig(max_streams=streams, guidance_rows=twins)
+    assert config.sizes == sizes
+    assert config.slots == streams + twins
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.toml: No such file.*check"):
+        read(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("text", ["max_streams = \n", "engine = 3\n", "[engine\n"])
+def test_a_file_that_is_no_table_of_settings_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.toml"):
+        read(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "engine.toml"
+    path.write_bytes(b"max_streams = 1 # \xff")
+    with pytest.raises(ConfigError, match=r"engine\.toml is not valid TOML"):
+        read(path)

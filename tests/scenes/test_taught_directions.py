@@ -1,0 +1,81 @@
+"""What the embedded voice was taught to follow changes how fast it speaks, heard in its takes.
+
+`[fast]` and `[slow]` change how many frames the same words take; guidance and steering change that
+further. Every figure is a sum over several texts with fixed seeds, so that no single draw decides.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import rt_drama3
+from rt_drama3 import Drama3
+from rt_drama3.engine.config import EngineConfig
+from rt_drama3.scenes.steering import Steering
+
+TEXTS = (
+    "The meeting was moved to three in the afternoon.",
+    "I will send you the details in a moment.",
+    "Please hold the line while I look for your order.",
+    "We can meet you at the station tomorrow morning.",
+    "The weather will be warm and dry this weekend.",
+)
+MEASURED_ON = (
+    "Your package has arrived at the front desk.",
+    "Thank you for waiting, I have found your account.",
+    "The next train to the city leaves in ten minutes.",
+    "There is a small garden behind the old house.",
+)
+LAYER = 6
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def voice() -> Drama3:
+    return rt_drama3.load("nano", device="cpu", engine=EngineConfig(step_mode="eager"))
+
+
+@cache
+def frames(drama: Drama3, direct: str = "", guidance: float = 0, slower: float = 0) -> int:
+    """Frames that all texts take together."""
+    steering = [(slow(drama), slower)] if slower else []
+    return sum(
+        drama.generate(
+            f"{direct} {text}".strip(), seed=seed, guidance=guidance, steering=steering
+        ).codes.shape[1]
+        for seed, text in enumerate(TEXTS)
+    )
+
+
+@cache
+def slow(drama: Drama3) -> Steering:
+    return drama.steering.measure(drama.prompts, "slow", "[slow]", MEASURED_ON, LAYER)
+
+
+def test_fast_is_faster_and_slow_is_slower(voice: Drama3) -> None:
+    assert frames(voice, "[fast]") < frames(voice) < frames(voice, "[slow]") / 1.15
+
+
+def test_guidance_makes_more_of_it(voice: Drama3) -> None:
+    assert frames(voice, "[fast]", guidance=1) < frames(voice, "[fast]")
+    assert frames(voice, "[slow]", guidance=0.5) > frames(voice, "[slow]")
+
+
+def test_steering_does_it_without_a_direction_and_makes_more_of_one(voice: Drama3) -> None:
+    assert frames(voice, slower=4) > 1.1 * frames(voice)
+    assert frames(voice, "[slow]", slower=3) > frames(voice, "[slow]")
+
+
+def test_what_was_not_taught_is_read_past(voice: Drama3) -> None:
+    assert frames(voice, "[with a smile]") == frames(voice)
+
+
+def test_guidance_makes_no_twin_of_what_was_not_taught(voice: Drama3) -> None:
+    """It would be the same prompt, and cost a second row."""
+    told, taught = "[with a smile] Good morning.", "[fast] Good morning."
+    prompts = voice.prompts
+    assert prompts.twin(prompts.build(told), told) is None
+    assert prompts.twin(prompts.build(taught), taught) is not None
+    assert frames(voice, "[with a smile]", guidance=3) == frames(voice)

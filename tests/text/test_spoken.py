@@ -1,0 +1,100 @@
+"""Directions and speaker tags for a voice that knows neither: accepted, and not said aloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import rt_drama3
+from rt_drama3 import Drama3
+from rt_drama3.engine.speech import SpeechRequest
+from rt_drama3.text.prompt import PromptBuilder
+from rt_drama3.text.spoken import spoken_words
+from tests.small import WAIT, codes_of, heard, shared_drama
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Hello there.", "Hello there."),
+        ("[whispers] Hello there.", "Hello there."),
+        ("Hello [laughs] there.", "Hello there."),
+        ("Hello there [sighs].", "Hello there."),
+        ("<whisper>Hello</whisper> there.", "Hello there."),
+        ("<|speaker:3|> Hello there.", "Hello there."),
+        ("<|speaker:0|>Hello.\n<|speaker:12|> [calm] Why?", "Hello.\nWhy?"),
+        ("[a [nested] one] Hello.", "Hello."),
+        ("1 < 2, and a ] alone [", "1 < 2, and a ] alone ["),
+        ("[whispers]", ""),
+        ("<|speaker:1|> [whispers]", ""),
+    ],
+)
+def test_what_is_left(text: str, words: str) -> None:
+    assert spoken_words(text) == words
+    assert spoken_words(words) == words
+
+
+PLAIN = "Hello there. Is it you?"
+MARKED = [
+    "[whispers] Hello there. Is it you?",
+    "Hello there. [turns around] Is it you?",
+    "<|speaker:5|> Hello there. <whisper>Is it you?</whisper>",
+]
+
+
+@pytest.fixture(scope="module")
+def deaf() -> Iterator[Drama3]:
+    """The nano voice, as if it had been taught no directions."""
+    with rt_drama3.load("nano", device="cpu") as drama:
+        drama.prompts.reads_directions = False
+        yield drama
+
+
+@pytest.mark.parametrize("text", MARKED)
+def test_it_says_the_words_alone(deaf: Drama3, text: str) -> None:
+    plain = deaf.generate(PLAIN, seed=3, max_frames=12)
+    assert np.array_equal(deaf.generate(text, seed=3, max_frames=12).codes, plain.codes)
+
+
+def test_text_that_arrives_in_parts_is_treated_alike(deaf: Drama3) -> None:
+    plain = deaf.generate("Hello there.", seed=3, max_frames=12)
+    speech = deaf.engine.open(SpeechRequest("", final=False, seed=3, max_frames=12))
+    for part in ("[whis", "pers so", "ftly] Hel", "lo there."):
+        speech.push_text(part)
+    speech.finish()
+    _, summary = heard(speech)
+    assert [text for text, _ in summary.segments] == ["Hello there."]
+    assert np.array_equal(summary.codes, plain.codes)
+
+
+def test_earlier_turns_lose_theirs_too() -> None:
+    drama = shared_drama()
+    builder = PromptBuilder(drama.prompts.tokenizer, drama.config, reads_directions=False)
+    codes = np.ones((3, 4), dtype=np.int64)
+    marked = builder.build("[calm] Yes.", history=[("<|speaker:2|> [loud] No!", codes)])
+    plain = builder.build("Yes.", history=[("No!", codes)])
+    assert np.array_equal(marked.rows, plain.rows)
+
+
+@pytest.mark.parametrize("text", ["[whispers]", "<|speaker:1|> [laughs] [sighs]"])
+def test_a_direction_alone_ends_without_audio(nano: Drama3, deaf: Drama3, text: str) -> None:
+    for drama in (nano, deaf):  # the voice was taught that there is nothing to say
+        take = drama.generate(text)
+        assert take.codes.shape == (drama.config.num_codebooks, 0)
+        assert take.audio.size == 0
+        assert take.complete
+    speech = deaf.engine.open(SpeechRequest(text))
+    assert list(speech) == []
+    assert speech.result(WAIT).segments == ()
+
+
+def test_a_checkpoint_that_reads_them_gets_them() -> None:
+    drama = shared_drama()
+    assert drama.prompts.reads_directions
+    marked, plain = (drama.prompts.build(text).rows for text in ("[calm] Yes.", "Yes."))
+    assert len(marked) > len(plain)
+    speech = drama.engine.open(SpeechRequest("[calm] Yes.", seed=0, max_frames=2))
+    assert codes_of(speech).shape[1] == 2
+    drama.close()
