@@ -45,11 +45,10 @@ def _system() -> Iterable[Finding]:
 
 def _cpu() -> Iterable[Finding]:
     facts = machine.cpuinfo()
-    model = facts.get("model name") or platform.processor() or platform.machine()
     flags = facts.get("flags", facts.get("Features", "")).split()
     known = " ".join(flag for flag in _CPU_FLAGS if flag in flags)
     cores = f"{machine.usable_cores()} of {os.cpu_count()} cores usable"
-    yield Finding("cpu", ", ".join(filter(None, [model, cores, known])))
+    yield Finding("cpu", ", ".join(filter(None, [machine.processor_name(), cores, known])))
 
 
 def _memory() -> Iterable[Finding]:

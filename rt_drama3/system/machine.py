@@ -1,8 +1,10 @@
-"""Facts about this machine that the standard library does not tell in one call. No torch here."""
+"""Machine facts that the standard library does not report in one call. No torch in this file."""
 
 from __future__ import annotations
 
+import functools
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +14,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Memory:
-    """Main memory in bytes; None where the system does not say.
+    """Main memory in bytes; None where the system does not report a value.
 
     Attributes:
-        total: of the machine.
-        free: what can be had without swapping.
-        limit: what a container allows this process.
+        total: installed memory.
+        free: memory available without swapping.
+        limit: container limit of this process.
     """
 
     total: int | None = None
@@ -33,16 +35,23 @@ def usable_cores() -> int:
 
 
 def cpuinfo(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """Returns what Linux says about the first core; empty elsewhere."""
-    if not path.exists():
+    """Returns Linux's description of the first core; empty on other systems."""
+    try:
+        first = path.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+    except OSError:
         return {}
-    first = path.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
 
 
+@functools.cache
+def processor_name() -> str:
+    """Returns the model name of the processor, or else its architecture."""
+    return cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
 def memory() -> Memory:
-    """Returns the size of main memory and how much of it is left."""
+    """Returns the size of main memory and how much of it is free."""
     if sys.platform == "win32":
         import ctypes
 
@@ -73,13 +82,13 @@ def memory() -> Memory:
 
 
 def sound_servers() -> list[str] | None:
-    """Returns which of PulseAudio and PipeWire accept a connection; None where neither is used."""
+    """Returns which of PulseAudio and PipeWire accept a connection; None on other systems."""
     if sys.platform == "linux":
         runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
         named = os.environ.get("PULSE_SERVER", "").removeprefix("unix:")
         pulse = Path(named) if named.startswith("/") else runtime / "pulse" / "native"
-        places = {"PulseAudio": pulse, "PipeWire": runtime / "pipewire-0"}
-        return [name for name, place in places.items() if _answers(place)]
+        sockets = {"PulseAudio": pulse, "PipeWire": runtime / "pipewire-0"}
+        return [name for name, path in sockets.items() if _accepts(path)]
     else:
         return None
 
@@ -87,7 +96,7 @@ def sound_servers() -> list[str] | None:
 if sys.platform != "win32":
     import socket
 
-    def _answers(path: Path) -> bool:
+    def _accepts(path: Path) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(1.0)
             try:
@@ -99,17 +108,17 @@ if sys.platform != "win32":
 
 @contextmanager
 def silent_stderr() -> Iterator[None]:
-    """Sends file descriptor 2 to nowhere for a while.
+    """Redirects file descriptor 2 to the null device inside the block.
 
-    C libraries write there past ``sys.stderr``: ALSA complains about every card that is absent.
+    C libraries bypass ``sys.stderr``: ALSA complains about every card that is absent.
     """
     sys.stderr.flush()
     kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    null = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(null, 2)
         yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-        os.close(nowhere)
+        os.close(null)

@@ -19,8 +19,8 @@ import torch
 from rich.console import Console
 
 from rt_drama3.aot import notes as package_notes
+from rt_drama3.cli import doctor
 from rt_drama3.cli.doctor import PROBES, Finding, Report, collect, render
-from rt_drama3.cli.main import doctor
 
 
 def only(section: str, name: str) -> list[Finding]:

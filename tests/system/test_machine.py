@@ -1,4 +1,4 @@
-"""Facts about the machine: plausible here, and right on made-up ones."""
+"""Machine facts: plausible on this machine, correct on synthetic input."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ def test_memory_and_cores_are_plausible() -> None:
     assert 1 <= machine.usable_cores() <= (os.cpu_count() or 1)
 
 
-def test_cpuinfo_is_of_the_first_core(tmp_path: Path) -> None:
+def test_cpuinfo_describes_the_first_core(tmp_path: Path) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text("processor\t: 0\nmodel name\t: A: B\nflags\t\t: avx2\n\nprocessor\t: 1\n")
     assert machine.cpuinfo(path) == {"processor": "0", "model name": "A: B", "flags": "avx2"}
     assert machine.cpuinfo(tmp_path / "none") == {}
 
 
+def test_the_processor_is_named() -> None:
+    assert machine.processor_name()
+    if "model name" in machine.cpuinfo():
+        assert machine.processor_name() == machine.cpuinfo()["model name"]
+
+
 @linux
-def test_sound_servers_count_when_they_accept(
+def test_sound_servers_are_listed_when_they_accept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -39,7 +45,7 @@ def test_sound_servers_count_when_they_accept(
     (tmp_path / "pulse").mkdir()
     with socket.socket(socket.AF_UNIX) as pulse, socket.socket(socket.AF_UNIX) as pipewire:
         pulse.bind(str(tmp_path / "pulse" / "native"))
-        assert machine.sound_servers() == []  # its socket is there, but nobody listens
+        assert machine.sound_servers() == []  # the socket exists but does not listen
         pulse.listen()
         assert machine.sound_servers() == ["PulseAudio"]
         pipewire.bind(str(tmp_path / "pipewire-0"))
@@ -49,7 +55,7 @@ def test_sound_servers_count_when_they_accept(
     assert machine.sound_servers() == []
 
 
-def test_silent_stderr_hides_only_what_is_written_inside(
+def test_silent_stderr_hides_only_output_of_its_block(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     os.write(2, b"before ")
