@@ -21,7 +21,7 @@ from rt_drama3.codec import Codec
 from rt_drama3.config import ModelConfig, PieceConfig, SamplingConfig
 from rt_drama3.engine.config import EngineConfig, read_engine_config
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import AudioChunk, Durations, SpeechRequest
+from rt_drama3.engine.speech import Audio, Durations, SpeechRequest
 from rt_drama3.errors import RequestError
 from rt_drama3.model import SpeechModel
 from rt_drama3.scenes.best_of import (
@@ -247,7 +247,7 @@ class Drama3:
         found = summaries(self.engine, SpeechRequest(text, **settings), check_count(n))
         return rank([decoded(self, summary) for summary in found], scorer)
 
-    def stream(self, text: str, **settings: Any) -> Iterator[AudioChunk]:
+    def stream(self, text: str, **settings: Any) -> Iterator[Audio]:
         """Speaks a text and gives its audio while it is made.
 
         Args:

@@ -13,7 +13,7 @@ from rt_drama3.codec import Codec
 from rt_drama3.codec_stream import CodecWorker, FrameGroup
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.scheduling import Costs, Estimate, group_size, may_prefill
-from rt_drama3.engine.speech import AudioChunk, SpeechSummary, Stamps
+from rt_drama3.engine.speech import Audio, SpeechSummary, Stamps
 from rt_drama3.engine.stream import Codes, EngineStream
 from rt_drama3.errors import RtDrama3Error
 
@@ -123,6 +123,6 @@ class Delivery:
         self._costs.decode.setdefault(group.frames, Estimate()).add(decoded - started)
         stamps = Stamps(stream.accepted, group.prefilled, group.sampled, decoded)
         rate = self._codec.config.sample_rate
-        chunk = AudioChunk(pcm, group.first_frame, group.frames, rate, group.segment, stamps)
+        chunk = Audio(pcm, group.first_frame, group.frames, rate, group.segment, stamps)
         if stream.speech.deliver(chunk):
             stream.play(group.frames, time.monotonic(), self._frame_seconds)

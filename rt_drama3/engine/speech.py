@@ -75,7 +75,7 @@ class Stamps:
 
 
 @dataclass(frozen=True)
-class AudioChunk:
+class Audio:
     """Consecutive frames of a stream as PCM.
 
     Attributes:
@@ -212,7 +212,7 @@ class Speech:
         self._owner = owner
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._chunks: deque[AudioChunk] = deque()
+        self._chunks: deque[Audio] = deque()
         self._unread = 0.0  # seconds
         self._summary: SpeechSummary | None = None
         self._error: RtDrama3Error | None = None
@@ -283,7 +283,7 @@ class Speech:
         """Whether it waits for text: all that can be spoken was spoken and delivered."""
         return not self._ended and self._owner.resting(self)
 
-    def __iter__(self) -> Iterator[AudioChunk]:
+    def __iter__(self) -> Iterator[Audio]:
         """Takes chunks as they come, blocking between them."""
         while True:
             check_process(self._pid)
@@ -295,7 +295,7 @@ class Speech:
             self._owner.consumed()
             yield chunk
 
-    async def __aiter__(self) -> AsyncIterator[AudioChunk]:
+    async def __aiter__(self) -> AsyncIterator[Audio]:
         """Takes chunks as they come, without blocking the event loop."""
         loop = asyncio.get_running_loop()
         while True:
@@ -350,7 +350,7 @@ class Speech:
 
     # What the engine calls.
 
-    def deliver(self, chunk: AudioChunk) -> bool:
+    def deliver(self, chunk: Audio) -> bool:
         """Hands a chunk over; false when nobody wants it any more."""
         with self._changed:
             if self._cancelled or self._ended:
@@ -385,7 +385,7 @@ class Speech:
     def _ready(self) -> bool:
         return bool(self._chunks) or self._ended or self._cancelled
 
-    def _take(self) -> AudioChunk | None:
+    def _take(self) -> Audio | None:
         """The next chunk, or None at the end; raises the error that ended the stream."""
         if self._chunks:
             chunk = self._chunks.popleft()

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rt_drama3.audio import resample
-from rt_drama3.engine.speech import AudioChunk, SpeechSummary, Stamps
+from rt_drama3.engine.speech import Audio, SpeechSummary, Stamps
 from rt_drama3.errors import ConfigError, RequestError
 from rt_drama3.text.directions import undirected
 from rt_drama3.text.rules import usual_seconds
@@ -74,7 +74,7 @@ class Chosen:
         self.pieces = int(bool(len(take.audio)))
         self.segments = ((take.text, 0),) * self.pieces
 
-    def __iter__(self) -> Iterator[AudioChunk]:
+    def __iter__(self) -> Iterator[Audio]:
         """The chunks, if there is sound."""
         take, now = self._take, time.monotonic()
         stamps = Stamps(self._accepted, now, (now, now), now)
@@ -83,9 +83,9 @@ class Chosen:
         for first in range(0, frames, _CHUNK):
             count = min(_CHUNK, frames - first)
             pcm = take.audio[first * samples : (first + count) * samples]
-            yield AudioChunk(pcm, first, count, take.sample_rate, 0, stamps)
+            yield Audio(pcm, first, count, take.sample_rate, 0, stamps)
 
-    async def __aiter__(self) -> AsyncIterator[AudioChunk]:
+    async def __aiter__(self) -> AsyncIterator[Audio]:
         """The same, for asyncio."""
         for chunk in self:
             yield chunk

@@ -24,7 +24,7 @@ from rt_drama3.engine import step_runner as frame_maker
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.loop import DeviceLoop
-from rt_drama3.engine.speech import AudioChunk, Speech, SpeechRequest
+from rt_drama3.engine.speech import Audio, Speech, SpeechRequest
 from rt_drama3.engine.stream import EngineStream
 from tests.small import shared_drama
 
@@ -76,7 +76,7 @@ class Machine:
     block: float = 0.06
     decode: Callable[[int], float] = lambda frames: 0.002 + 0.001 * frames
     preparing: Aside = field(default_factory=Aside)
-    heard: dict[Speech, list[AudioChunk]] = field(default_factory=dict)
+    heard: dict[Speech, list[Audio]] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)  # ("block" | "step", slot or size)
 
     def open(self, text: str = TEXT, **settings: Any) -> Speech:

@@ -14,7 +14,7 @@ import torch
 import rt_drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import AudioChunk, Speech, SpeechRequest
+from rt_drama3.engine.speech import Audio, Speech, SpeechRequest
 from tests.small import (
     TEXTS,
     WAIT,
@@ -126,7 +126,7 @@ def test_greedy_takes_do_not_depend_on_the_seed(engine: Engine) -> None:
 # How it is delivered.
 
 
-def chunks_of(speech: Speech) -> list[AudioChunk]:
+def chunks_of(speech: Speech) -> list[Audio]:
     return list(speech)
 
 

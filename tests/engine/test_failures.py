@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import AudioChunk, Speech, SpeechRequest
+from rt_drama3.engine.speech import Audio, Speech, SpeechRequest
 from rt_drama3.engine.step_runner import Entry, FrameMaker, FrameResult
 from rt_drama3.errors import CheckpointError, DeviceError, RequestError, RtDrama3Error
 from tests.small import (
@@ -48,7 +48,7 @@ def beside_others(engine: Engine) -> Iterator[None]:
 
 def fails(speech: Speech, kind: type[RtDrama3Error], message: str) -> int:
     """Checks how a stream ends; returns the frames that were delivered before."""
-    chunks: list[AudioChunk] = []
+    chunks: list[Audio] = []
     with pytest.raises(kind, match=message):
         chunks.extend(speech)
     frames = 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rt_drama3.engine.speech import (
-    AudioChunk,
+    Audio,
     Durations,
     Speech,
     SpeechRequest,
@@ -45,9 +45,9 @@ class Owner:
         self.calls.append("consumed")
 
 
-def chunk(number: int, seconds: float = 0.5) -> AudioChunk:
+def chunk(number: int, seconds: float = 0.5) -> Audio:
     pcm = np.full(round(seconds * RATE), number, dtype=np.float32)
-    return AudioChunk(pcm, number, 1, RATE, 0, Stamps(0.0, 0.0, (0.0, 0.0), 0.0))
+    return Audio(pcm, number, 1, RATE, 0, Stamps(0.0, 0.0, (0.0, 0.0), 0.0))
 
 
 def summary(cancelled: bool = False) -> SpeechSummary:

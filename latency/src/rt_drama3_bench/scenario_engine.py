@@ -19,7 +19,7 @@ from rt_drama3.drama3 import Drama3
 from rt_drama3.engine import delivery as engine_delivery
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import AudioChunk, SpeechRequest
+from rt_drama3.engine.speech import Audio, SpeechRequest
 from rt_drama3_bench import core, metrics
 from rt_drama3_bench.metrics import Arrival, Utterance
 from rt_drama3_bench.result import Result, Verdict
@@ -95,7 +95,7 @@ def interrupt(engine: Engine, text: str, seed: int = 1) -> float:
     return 1e3 * (time.monotonic() - began)
 
 
-def arrival(chunk: AudioChunk, at: float) -> Arrival:
+def arrival(chunk: Audio, at: float) -> Arrival:
     """A chunk as it came; its stamps count from when the request was accepted."""
     stamps, zero = chunk.stamps, chunk.stamps.accepted
     return Arrival(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, cast
 
-from rt_drama3.engine.speech import AudioChunk
+from rt_drama3.engine.speech import Audio
 from rt_drama3.protocol import ListenOptions
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.monitor.feed import Ear, Feed
@@ -223,7 +223,7 @@ class Heard:
         self._caption: tuple[str, int] | None = None
         self._over = False
 
-    def take(self, chunk: AudioChunk, speech: Segmented) -> None:
+    def take(self, chunk: Audio, speech: Segmented) -> None:
         """The client was given a chunk."""
         if self._over:
             return
@@ -273,7 +273,7 @@ class Heard:
         for feed in self._hub.feeds.values():
             self.introduce(feed)
 
-    def _tell_segments(self, chunk: AudioChunk, speech: Segmented) -> None:
+    def _tell_segments(self, chunk: Audio, speech: Segmented) -> None:
         frame_samples = len(chunk.pcm) // max(chunk.frames, 1)
         for text, frame in speech.segments[self._told : chunk.segment + 1]:
             self._told += 1

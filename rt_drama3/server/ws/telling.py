@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rt_drama3.engine.speech import AudioChunk, Speech
+from rt_drama3.engine.speech import Audio, Speech
 from rt_drama3.protocol import Finish, Flush, State, Text, Utterance
 from rt_drama3.server.monitor.hub import Heard, Lane
 from rt_drama3.server.outgoing import Pace, Playback
@@ -132,7 +132,7 @@ class Teller:
         self._send_audio(utterance, data, samples, None)
         self._outbox.put(utterance.done(outcome))
 
-    def _tell_segments(self, utterance: Utterance, talk: Talk, chunk: AudioChunk) -> bool:
+    def _tell_segments(self, utterance: Utterance, talk: Talk, chunk: Audio) -> bool:
         """Tells of the pieces that begin with this chunk; returns whether any does."""
         assert talk.speech is not None
         begun = talk.speech.segments
@@ -148,7 +148,7 @@ class Teller:
         return talk.told > first
 
     def _send_audio(
-        self, utterance: Utterance, data: bytes, samples: int, chunk: AudioChunk | None
+        self, utterance: Utterance, data: bytes, samples: int, chunk: Audio | None
     ) -> None:
         first = utterance.first_audio is None
         messages = utterance.audio(data, samples, chunk.stamps if chunk else None)
