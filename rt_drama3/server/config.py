@@ -1,4 +1,4 @@
-"""ServerConfig: where the server listens, who may use it, and how long it waits for them.
+"""ServerConfig: address, access, quotas and timeouts of the server.
 
 Settings come from the ``[server]`` and ``[limits]`` tables of a TOML file, then the environment
 (``RT_DRAMA3_SERVER_<NAME>``, ``RT_DRAMA3_LIMIT_<NAME>``), then the command line. No torch here.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rt_drama3.errors import ConfigError
 from rt_drama3.protocol import ProtocolLimits
 from rt_drama3.protocol.listening import MODES
 from rt_drama3.system.data_folder import default_data_folder
+from rt_drama3.system.settings import check_settings, read_settings, read_toml, setting
 
 SERVER_PREFIX = "RT_DRAMA3_SERVER_"
 LIMIT_PREFIX = "RT_DRAMA3_LIMIT_"
@@ -30,119 +30,93 @@ class ServerConfig:
     """Settings of a server.
 
     Attributes:
-        host: address to listen on; another than a loopback address needs ``api_keys`` or
+        host: address to listen on; other than loopback addresses need ``api_keys`` or
             ``insecure``.
         port: 0 lets the system choose.
-        api_keys: any of which opens the server (``Authorization: Bearer <key>``); none means that
-            no key is asked for.
-        insecure: listen beyond loopback without a key.
-        cors_origins: web pages from these origins may call the HTTP routes; ``*`` is any.
-        allowed_origins: WebSocket handshakes with an ``Origin`` other than these are refused;
-            none means pages of this machine where there is neither ``api_keys`` nor ``insecure``,
-            and else any (see ``origins``).
-        allowed_hosts: names (``Host``) by which a server without a key may be asked for voices,
-            models and metrics, besides this machine's addresses; ``*`` is any.
-        connections: WebSockets and speech requests that may be open in all.
-        connections_per_client: and of one client (address).
-        slow_seconds: how far the reading of a client may fall behind realtime, in all, once its
-            buffers are full; then it is ended.
-        ping_seconds: between the server's WebSocket pings, and for their answer; 0 sends none.
-        drain_seconds: that running speech has after SIGTERM; then it is faded out.
-        data_folder: of named voices.
-        max_voices: that may be stored.
-        send_buffer: bytes that the system may hold for a connection; bounds what a client that
-            stopped reading costs, and how late that is noticed.
-        body_seconds: for a request's body to arrive once its head has, for which a minute is
-            given.
+        api_keys: accepted keys (``Authorization: Bearer <key>``); empty means no authentication.
+        insecure: allow listening beyond loopback without a key.
+        cors_origins: origins of web pages that may call the HTTP routes; ``*`` is any.
+        allowed_origins: accepted ``Origin`` headers of WebSocket handshakes; empty means pages of
+            this machine where there is neither ``api_keys`` nor ``insecure``, and else any (see
+            ``origins``).
+        allowed_hosts: ``Host`` names under which a server without a key serves voices, models and
+            metrics, in addition to this machine's addresses; ``*`` is any.
+        connections: open WebSockets and speech requests in total.
+        connections_per_client: open WebSockets and speech requests per client address.
+        slow_seconds: how far a client whose buffers are full may fall behind realtime, in total,
+            before its connection is closed.
+        ping_seconds: interval of WebSocket pings, and timeout of their answers; 0 sends none.
+        drain_seconds: time for running speech to finish after SIGTERM; then it is faded out.
+        data_folder: folder of named voices.
+        max_voices: maximum number of stored voices.
+        send_buffer: bytes that the system may buffer per connection; bounds the cost of a client
+            that stopped reading, and how late that is noticed.
+        body_seconds: time for a request's body to arrive after its head (which has a minute).
         url_references: fetch reference clips from http and https URLs that clients name.
-        url_seconds: that all of one request's may take.
-        url_ports: that they may name.
-        url_requests: that may fetch at the same time; others wait, within their time.
-        listen: let listeners hear what clients have spoken (``/v1/listen`` and ``/obs``).
-        captions: tell listeners the text as well.
-        listen_seconds: of audio that may wait for a listener; one that is further behind is ended,
-            and in a queue half of it may wait for its turn.
-        sink: plays what clients have spoken on this machine, too: ``speaker[:DEVICE]`` or
-            ``mic[:NAME]``.
-        sink_mode: how clients share it: ``queue`` (one utterance after the other) or ``mix``; also
-            what listeners get who do not say.
-        sink_seconds: of sound that may wait to be played there; utterances beyond are cut there.
+        url_seconds: time for all URLs of one request.
+        url_ports: ports that URLs may name.
+        url_requests: requests that may fetch concurrently; others wait, within their time.
+        listen: enable the listen endpoints (``/v1/listen`` and ``/obs``).
+        captions: include the text for listeners.
+        listen_seconds: seconds of audio buffered per listener; one that is further behind is
+            disconnected, and half of it may wait in a queue.
+        sink: also play clients' speech on this machine: ``speaker[:DEVICE]`` or ``mic[:NAME]``.
+        sink_mode: ``queue`` (one utterance after the other) or ``mix``; also the default of
+            listeners.
+        sink_seconds: seconds of audio buffered for ``sink``; utterances beyond are cut there.
+        limits: limits of the protocol.
     """
 
     host: str = "127.0.0.1"
-    port: int = 8035
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    port: int = setting(8035, 0, 65_535)
+    api_keys: tuple[str, ...] = setting((), secret=True)
     insecure: bool = False
     cors_origins: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
-    connections: int = 512
-    connections_per_client: int = 64
-    slow_seconds: float = 10.0
-    ping_seconds: float = 20.0
-    drain_seconds: float = 10.0
+    connections: int = setting(512, 1, 1_000_000)
+    connections_per_client: int = setting(64, 1, 1_000_000)
+    slow_seconds: float = setting(10.0, 0.1, 3_600)
+    ping_seconds: float = setting(20.0, 0, 3_600)
+    drain_seconds: float = setting(10.0, 0, 3_600)
     data_folder: str = ""
-    max_voices: int = 1_000
-    send_buffer: int = 262_144
-    body_seconds: float = 30.0
+    max_voices: int = setting(1_000, 0, 1_000_000)
+    send_buffer: int = setting(262_144, 4_096, 1 << 30)
+    body_seconds: float = setting(30.0, 0.1, 3_600)
     url_references: bool = False
-    url_seconds: float = 10.0
-    url_ports: tuple[str, ...] = ("80", "443")
-    url_requests: int = 8
+    url_seconds: float = setting(10.0, 0.1, 3_600)
+    url_ports: tuple[int, ...] = setting((80, 443), 1, 65_535)
+    url_requests: int = setting(8, 1, 1_000)
     listen: bool = False
     captions: bool = True
-    listen_seconds: float = 300.0
+    listen_seconds: float = setting(300.0, 1, 3_600)
     sink: str = ""
-    sink_mode: str = "queue"
-    sink_seconds: float = 300.0
+    sink_mode: str = setting("queue", choices=MODES)
+    sink_seconds: float = setting(300.0, 1, 3_600)
     limits: ProtocolLimits = field(default_factory=ProtocolLimits)
 
     def __post_init__(self) -> None:
-        """Checks every value."""
-        for name, low, high in (
-            ("port", 0, 65_535),
-            ("connections", 1, 1_000_000),
-            ("connections_per_client", 1, 1_000_000),
-            ("slow_seconds", 0.1, 3_600),
-            ("ping_seconds", 0, 3_600),
-            ("drain_seconds", 0, 3_600),
-            ("max_voices", 0, 1_000_000),
-            ("send_buffer", 4_096, 1 << 30),
-            ("body_seconds", 0.1, 3_600),
-            ("url_seconds", 0.1, 3_600),
-            ("url_requests", 1, 1_000),
-            ("listen_seconds", 1, 3_600),
-            ("sink_seconds", 1, 3_600),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} is {value!r}; it must lie in {low}..{high}.")
+        """Checks every value; a dataclass made in code has the same limits as a file."""
+        check_settings(self)
         if self.sink and self.sink.partition(":")[0] not in SINKS:
             raise ConfigError(
                 f"sink is {self.sink!r}; it must be speaker, speaker:DEVICE, mic or mic:NAME."
             )
-        if self.sink_mode not in MODES:
-            raise ConfigError(
-                f"sink_mode is {self.sink_mode!r}; it must be one of {', '.join(MODES)}."
-            )
-        for port in self.url_ports:
-            if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
-                raise ConfigError(f"url_ports has {port!r}; numbers in 1..65535 are needed.")
         for key in self.api_keys:
             if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
                 raise ConfigError(
-                    f"an API key has {len(key)} characters; 1 to {LONGEST_KEY} printable ASCII "
-                    "characters are needed."
+                    f"an API key has {len(key)} characters; use 1 to {LONGEST_KEY} printable "
+                    "ASCII characters."
                 )
         if not (is_loopback(self.host) or self.api_keys or self.insecure):
             raise ConfigError(
-                f"host is {self.host!r}, which others can reach; set an API key (--api-key), or "
-                "--insecure to serve anybody."
+                f"host is {self.host!r}, which other machines can reach; set an API key "
+                "(--api-key), or --insecure to serve without one."
             )
 
     @property
     def folder(self) -> Path:
-        """The data folder in force."""
+        """The data folder, also where none is set."""
         return Path(self.data_folder).expanduser() if self.data_folder else default_data_folder()
 
 
@@ -164,86 +138,18 @@ def read_server_config(
     """Server settings from a TOML file, then the environment, then keywords.
 
     Args:
-        path: a TOML file with ``[server]`` and ``[limits]``; other tables are left to others.
+        path: a TOML file with ``[server]`` and ``[limits]``; other tables are ignored.
         environment: None is the process's.
         overrides: settings of the server that win; None and empty lists are left out.
 
     Raises:
-        ConfigError: the file cannot be read, a name is unknown, or a value does not fit.
+        ConfigError: the file cannot be read, a name is unknown, or a value cannot be used.
     """
-    there = os.environ if environment is None else environment
-    tables = _read_tables(path)
-    limits = _collect(ProtocolLimits(), tables.get("limits", {}), path, there, LIMIT_PREFIX)
-    values = _collect(ServerConfig(), tables.get("server", {}), path, there, SERVER_PREFIX)
-    wanted = {k: v for k, v in overrides.items() if v is not None and v != []}
-    values.update(_checked(ServerConfig(), wanted, "argument"))
-    return replace(ServerConfig(), **values, limits=replace(ProtocolLimits(), **limits))
-
-
-def _collect(
-    defaults: Any,
-    table: Any,
-    path: str | os.PathLike[str] | None,
-    environment: Mapping[str, str],
-    prefix: str,
-) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{path}: [server] and [limits] must be tables.")
-    values = _checked(defaults, table, str(path))
-    for setting in fields(defaults):
-        text = environment.get(prefix + setting.name.upper())
-        if text is not None and setting.name != "limits":
-            values |= _checked(defaults, {setting.name: text}, prefix + setting.name.upper())
-    return values
-
-
-def _checked(defaults: Any, values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    known = [f.name for f in fields(defaults) if f.name != "limits"]
-    found = {}
-    for name, value in values.items():
-        if name not in known:
-            raise ConfigError(f"{source}: {name!r} is no setting; known: {', '.join(known)}.")
-        found[name] = _convert(name, value, getattr(defaults, name), source)
-    return found
-
-
-def _convert(name: str, value: Any, default: Any, source: str) -> Any:
-    """A value as the type of its default; text may come from the environment."""
-    text = value.strip() if isinstance(value, str) else None
-    try:
-        if isinstance(default, bool):
-            if text is not None:
-                return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
-            if isinstance(value, bool):
-                return value
-        elif isinstance(default, tuple):
-            parts = value.replace(",", " ").split() if isinstance(value, str) else value
-            if name == "url_ports":  # numbers are what people write there
-                parts = [str(part) for part in parts]
-            if all(isinstance(part, str) for part in parts):
-                return tuple(parts)
-        elif isinstance(default, str):
-            if text is not None:
-                return text
-        elif not isinstance(value, bool):
-            number = float(value)
-            if isinstance(default, float):
-                return number
-            if number.is_integer():
-                return int(number)
-    except (ValueError, TypeError, KeyError, OverflowError):
-        pass  # said below
-    shown = "what it is" if name == "api_keys" else repr(value)
-    wanted = {bool: "true or false", tuple: "a list of texts", str: "text", int: "a whole number"}
-    raise ConfigError(f"{source}: {name} is {shown}; {wanted.get(type(default), 'a number')}.")
-
-
-def _read_tables(path: str | os.PathLike[str] | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; check the path.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
+    tables = read_toml(path)
+    limits, _ = read_settings(
+        ProtocolLimits, tables.get("limits", {}), path, LIMIT_PREFIX, environment
+    )
+    values, _ = read_settings(
+        ServerConfig, tables.get("server", {}), path, SERVER_PREFIX, environment, overrides
+    )
+    return ServerConfig(**values, limits=ProtocolLimits(**limits))

@@ -1,4 +1,4 @@
-"""Settings of the server."""
+"""ServerConfig: file, environment, arguments, and bounds."""
 
 from __future__ import annotations
 
@@ -64,24 +64,24 @@ def test_file_then_environment_then_arguments(tmp_path: Path) -> None:
         {"sink_seconds": 0},
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         read_server_config(environment={}, **settings)
 
 
-def test_urls_are_off_unless_asked_for(tmp_path: Path) -> None:
+def test_url_references_are_off_by_default(tmp_path: Path) -> None:
     assert not read_server_config(environment={}).url_references
     path = tmp_path / "settings.toml"
     path.write_text("[server]\nurl_references = true\nurl_ports = [443, 8443]\n")
     config = read_server_config(path, {"RT_DRAMA3_SERVER_URL_SECONDS": "3"})
     assert config.url_references
-    assert (config.url_ports, config.url_seconds) == (("443", "8443"), 3.0)
+    assert (config.url_ports, config.url_seconds) == ((443, 8443), 3.0)
     there = {"RT_DRAMA3_SERVER_URL_REFERENCES": "1", "RT_DRAMA3_SERVER_URL_PORTS": "80 8080"}
-    assert read_server_config(environment=there).url_ports == ("80", "8080")
+    assert read_server_config(environment=there).url_ports == (80, 8080)
     assert read_server_config(environment={}, url_references=True).url_references
 
 
-def test_nobody_listens_unless_asked_for(tmp_path: Path) -> None:
+def test_listening_is_off_by_default(tmp_path: Path) -> None:
     config = read_server_config(environment={})
     assert (config.listen, config.sink, config.sink_mode) == (False, "", "queue")
     path = tmp_path / "settings.toml"
@@ -92,12 +92,12 @@ def test_nobody_listens_unless_asked_for(tmp_path: Path) -> None:
     assert (config.sink, config.sink_mode, config.sink_seconds) == ("mic:other", "mix", 9.0)
 
 
-def test_beyond_loopback_with_a_key_or_on_demand() -> None:
+def test_listening_beyond_loopback_needs_a_key_or_insecure() -> None:
     assert ServerConfig(host="0.0.0.0", api_keys=("k",)).host == "0.0.0.0"
     assert ServerConfig(host="0.0.0.0", insecure=True).insecure
 
 
-def test_keys_do_not_show() -> None:
+def test_keys_are_not_shown() -> None:
     assert "secret" not in repr(ServerConfig(api_keys=("secret",)))
     with pytest.raises(ConfigError) as caught:
         read_server_config(environment={}, api_keys=[["secret"]])
@@ -121,12 +121,23 @@ def test_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="check the path"):
         read_server_config(tmp_path / "none.toml", {})
     (tmp_path / "bad.toml").write_text("x = ")
     with pytest.raises(ConfigError, match="not valid TOML"):
         read_server_config(tmp_path / "bad.toml", {})
     (tmp_path / "odd.toml").write_text("server = 1")
-    with pytest.raises(ConfigError, match="tables"):
+    with pytest.raises(ConfigError, match="ServerConfig settings must be a table"):
         read_server_config(tmp_path / "odd.toml", {})
+
+
+def test_errors_name_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("[limits]\nreferences = 'many'\n")
+    with pytest.raises(ConfigError, match=r"settings\.toml: references is 'many'; a whole number"):
+        read_server_config(path, {})
+    with pytest.raises(ConfigError, match=r"^RT_DRAMA3_SERVER_PORT: port is '-1'; .* 0\.\.65535"):
+        read_server_config(environment={"RT_DRAMA3_SERVER_PORT": "-1"})
+    with pytest.raises(ConfigError, match=r"^ServerConfig: sink_mode is 'loud'; .* mix, queue"):
+        ServerConfig(sink_mode="loud")
