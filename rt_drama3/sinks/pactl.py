@@ -92,11 +92,6 @@ def players_of(sink: int) -> int:
     return sum(fields[1] == str(sink) for fields in _short("sink-inputs"))
 
 
-def recorders_of(source: int) -> int:
-    """Returns how many streams record from a source."""
-    return sum(fields[1] == str(source) for fields in _short("source-outputs"))
-
-
 def _short(what: str) -> list[list[str]]:
     """Returns the rows of a listing; PipeWire's own modules have arguments of many lines."""
     rows = [line.split("\t") for line in _pactl("list", "short", what).splitlines()]

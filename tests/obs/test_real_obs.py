@@ -24,6 +24,7 @@ METERS = 1 << 16  # EventSubscription::InputVolumeMeters
 REIDENTIFY, EVENT = 3, 5
 
 pytestmark = [
+    pytest.mark.serial,
     pytest.mark.slow,
     needs_pulse,
     pytest.mark.skipif(

@@ -50,6 +50,7 @@ def run(*arguments: str) -> str:
 
 @linux
 @needs_pulse
+@pytest.mark.serial
 def test_speak_into_the_microphone_and_a_file_is_the_same_sound(
     server: Daemon, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_speak_into_the_microphone_and_a_file_is_the_same_sound(
 
 @linux
 @needs_pulse
+@pytest.mark.serial
 def test_a_microphone_exists_until_its_command_is_stopped(server: Daemon) -> None:
     process = subprocess.Popen([*PROGRAM, "mic", "create", "studio"], stdout=subprocess.PIPE)
     try:
@@ -86,6 +88,7 @@ def test_a_microphone_exists_until_its_command_is_stopped(server: Daemon) -> Non
 
 @linux
 @needs_pulse
+@pytest.mark.serial
 def test_a_kept_microphone_is_listed_and_removed(server: Daemon) -> None:
     assert "microphone rt-drama3 at 48000 Hz" in run("mic", "create", "--keep")
     assert run("mic", "list") == "rt-drama3\t48000 Hz\tkept\n"
@@ -102,6 +105,7 @@ def test_a_kept_microphone_is_listed_and_removed(server: Daemon) -> None:
 
 @linux
 @needs_pulse
+@pytest.mark.serial
 def test_a_microphone_of_another_process_stays_its_own(server: Daemon) -> None:
     process = subprocess.Popen([*PROGRAM, "mic", "create"], stdout=subprocess.DEVNULL)
     try:

@@ -14,7 +14,11 @@ from rt_drama3.sinks import MicSink, PcmFormat, virtual_mic
 from rt_drama3.sinks import pactl as control
 from tests.sinks.private_pulse import SECONDS, Daemon, daemon, needs_pulse, wait_until
 
-pytestmark = [needs_pulse, pytest.mark.skipif(sys.platform != "linux", reason="Linux only")]
+pytestmark = [
+    needs_pulse,
+    pytest.mark.serial,
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
+]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tests.integrations.long_run import RATE, TEXTS, Log, check_plugin, task_cou
 from tests.integrations.tools import Watched
 
 
+@pytest.mark.serial
 @pytest.mark.slow
 def test_utterances(server: Watched) -> None:
     async def speak_all(log: Log) -> None:

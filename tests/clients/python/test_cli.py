@@ -188,7 +188,8 @@ def test_measure(ending: Place) -> None:
         assert 0 < run["first_audio"] <= (run["first_audible"] or run["first_audio"])
         assert run["connect"] > 0
         assert run["rtf"] > 0
-        assert run["worst_underrun"] >= 0
+        # An underrun falls between the first audio and the end; 1 ms is more than the rounding.
+        assert run["first_audio"] + run["worst_underrun"] < 1e3 * run["rtf"] * run["seconds"] + 1
     assert set(report["summary"]["first_audio"]) == {"p50", "p95", "worst"}
     table = command(ending, "Hello there.", "--seed", "3", "--measure", "1").stdout.decode()
     assert "first audio ms" in table

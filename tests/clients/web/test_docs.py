@@ -41,6 +41,7 @@ SCRIPTS = [
 @needs_chromium
 @needs_pulse
 @pytest.mark.browser
+@pytest.mark.serial
 @pytest.mark.parametrize("code", SCRIPTS)
 def test_scripts(card: Daemon, browser: Browser, nano_place: Place, code: str) -> None:
     page = browser(autoplay=False)
@@ -55,6 +56,7 @@ def test_scripts(card: Daemon, browser: Browser, nano_place: Place, code: str) -
 @needs_chromium
 @needs_pulse
 @pytest.mark.browser
+@pytest.mark.serial
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_a_page_of_ones_own(
     card: Daemon, browser: Browser, nano_place: Place, tmp_path: Path

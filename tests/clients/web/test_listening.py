@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tests.clients.web.chromium import Page, needs_chromium
 from tests.clients.web.pages import listening, only_here, read_picture
 from tests.clients.web.scripted import Script, scripted
-from tests.sinks.private_pulse import Daemon, Recorder, needs_pulse, sounding
+from tests.sinks.private_pulse import Daemon, Recorder, needs_pulse, sounding, without_gaps
 
-pytestmark = [needs_chromium, needs_pulse, pytest.mark.browser]
+pytestmark = [needs_chromium, needs_pulse, pytest.mark.browser, pytest.mark.serial]
 
 Browser = Callable[..., Page]
 RATE = 44_100
@@ -33,10 +33,11 @@ def noise(count: int, seed: int = 5) -> NDArray[np.int16]:
 
 
 def heard(recorder: Recorder, page: Page) -> NDArray[np.int16]:
-    """What was recorded until all was quiet."""
+    """Returns what was recorded until the page was quiet, without gaps that it did not cause."""
     page.until("quiet")
     recorder.wait_for(RATE // 4)
-    return sounding(recorder.stop())
+    assert page.run("rtDrama3.player.stats.underruns") == 0
+    return without_gaps(sounding(recorder.stop()))
 
 
 def test_awkward_pieces_from_the_middle_of_an_utterance(
@@ -51,10 +52,7 @@ def test_awkward_pieces_from_the_middle_of_an_utterance(
     script.segment("a", "What is said.", 0)
     script.audio("a", sound, first=5_001, sizes=(1, 441, 2_048, 3, 7, 30_000))
     script.end("a", 5_001 + len(sound))
-    recorded = heard(recorder, page)
-    assert np.array_equal(recorded, sound)
-    assert np.array_equal(recorded[: RATE // 20], sound[: RATE // 20])
-    assert np.array_equal(recorded[-RATE // 20 :], sound[-RATE // 20 :])
+    assert np.array_equal(heard(recorder, page), sound)
     assert page.run("seen") == [["What is said.", 0, "What is said."]]
     only_here(page, script.port)
 
@@ -109,11 +107,8 @@ def test_in_a_queue_one_sounds_behind_the_other(
         script.end(name, len(sound))
     page.until("seen.length === 3")
     recorded = heard(recorder, page)
-    place = 0
-    for sound in sounds.values():
-        place += int(np.nonzero(recorded[place:])[0][0])
-        assert np.array_equal(recorded[place : place + len(sound)], sound)
-        place += len(sound)
+    recorded = recorded[recorded != 0]  # less than a render quantum may lie between two of them
+    assert np.array_equal(recorded, np.concatenate(list(sounds.values())))
     assert [text for text, *_ in page.run("seen")] == ["This is a.", "This is b.", "This is c."]
 
 

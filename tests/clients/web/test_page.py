@@ -14,7 +14,7 @@ from tests.clients.web.pages import serve_folder
 from tests.server.tools import Place
 from tests.sinks.private_pulse import Daemon, Recorder, needs_pulse, sounding, wait_until
 
-pytestmark = [needs_chromium, needs_pulse, pytest.mark.browser]
+pytestmark = [needs_chromium, needs_pulse, pytest.mark.browser, pytest.mark.serial]
 
 Browser = Callable[..., Page]
 RATE = 44_100

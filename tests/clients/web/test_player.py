@@ -11,7 +11,7 @@ from tests.clients.web.chromium import Page, needs_chromium
 from tests.server.tools import Place
 from tests.sinks.private_pulse import Daemon, Recorder, needs_pulse, sounding
 
-pytestmark = [needs_chromium, needs_pulse, pytest.mark.browser]
+pytestmark = [needs_chromium, needs_pulse, pytest.mark.browser, pytest.mark.serial]
 
 Browser = Callable[..., Page]
 RATE = 44_100
