@@ -91,7 +91,7 @@ class PromptDesk:
         stream.system_rows, stream.read = prompt.system_rows, 0
         stream.opening = self._opening(stream, piece, prompt)
         guided = stream.direction.guidance > 0
-        twin = self._builder.twin(prompt, piece) if guided else None
+        twin = self._builder.unconditional(prompt, piece) if guided else None
         longest = stream.direction.begin(prompt, twin, self._device)
         stream.cap = min(cap, self._context - longest)
         if stream.request.max_frames is not None:

@@ -22,8 +22,9 @@ from rt_drama3.engine.speech import Durations, Speech, SpeechRequest, SpeechSumm
 from rt_drama3.errors import DeviceError, RequestError, RtDrama3Error
 from rt_drama3.model import Snapshot
 from rt_drama3.text.cutting import size, spoken_so_far
+from rt_drama3.text.directions import spoken_words
 from rt_drama3.text.rules import (
-    CHUNK_BYTES,
+    SEGMENT_BYTES,
     check_part,
     check_text,
     flatten,
@@ -31,13 +32,12 @@ from rt_drama3.text.rules import (
     split_text,
     with_speaker_tag,
 )
-from rt_drama3.text.spoken import spoken_words
 
 log = logging.getLogger(__name__)
 
 Codes = npt.NDArray[np.int64]
 LONGEST_PENDING = 1_000_000  # characters of text that may wait in one stream
-LONGEST_SENTENCE = 2 * CHUNK_BYTES  # bytes after which the end of a sentence is not waited for
+LONGEST_SENTENCE = 2 * SEGMENT_BYTES  # bytes after which the end of a sentence is not waited for
 CAP_MARGIN = 3  # a piece may take about three times the frames that it usually does
 LONGEST_TOKEN = 24  # characters; a special token may arrive in parts
 
@@ -75,7 +75,7 @@ class TextIntake:
         self.count = 0
         self.final = False
         self.reads_directions = True
-        self.longest = CHUNK_BYTES
+        self.longest = SEGMENT_BYTES
 
     def set_whole(self, text: str) -> None:
         """Takes all of the text at once; sentences then share pieces where they fit.

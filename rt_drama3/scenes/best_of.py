@@ -23,7 +23,7 @@ import numpy.typing as npt
 from rt_drama3.audio import resample
 from rt_drama3.engine.speech import Audio, SpeechSummary, Stamps
 from rt_drama3.errors import ConfigError, RequestError
-from rt_drama3.text.directions import undirected
+from rt_drama3.text.directions import strip_directions
 from rt_drama3.text.rules import usual_seconds
 
 if TYPE_CHECKING:
@@ -192,7 +192,9 @@ def duration_sanity(take: Take) -> float:
     """
     if not take.codes.shape[1]:
         return -math.inf
-    usual = usual_seconds(undirected(_SPECIAL.sub(" ", take.text)))  # directions are not spoken
+    usual = usual_seconds(
+        strip_directions(_SPECIAL.sub(" ", take.text))
+    )  # directions are not spoken
     distance = abs(math.log(take.seconds / usual)) if usual else 0.0
     return -distance - (0.0 if take.complete else _CUT)
 
@@ -222,7 +224,7 @@ class AsrScorer:
 
     def __call__(self, take: Take) -> float:
         """The score of a take."""
-        wanted = _letters(undirected(_SPECIAL.sub(" ", take.text)))
+        wanted = _letters(strip_directions(_SPECIAL.sub(" ", take.text)))
         if not wanted:
             return 0.0
         if not len(take.audio):

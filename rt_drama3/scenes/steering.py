@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rt_drama3.errors import RequestError
 from rt_drama3.model import SpeechModel, StreamState, Watch
-from rt_drama3.text.directions import has_directions, shared_tokens, undirected
+from rt_drama3.text.directions import has_directions, shared_tokens, strip_directions
 from rt_drama3.text.prompt import PromptBuilder
 from rt_drama3.text.rules import check_text, flatten, with_speaker_tag
 
@@ -307,7 +307,7 @@ def directed(text: str, direct: str) -> str:
     tag = _TAG.fullmatch(direct)
     if tag:
         return f"{direct}{text}</{tag[1]}>"
-    if undirected(direct) != "" or not direct:
+    if strip_directions(direct) != "" or not direct:
         raise RequestError(
             f"--direct {direct!r} is no direction; write it as [excited] or <whisper>."
         )
@@ -351,7 +351,7 @@ def measure(
             raise RequestError(f"text {number} has directions of its own: {text[:60]!r}.")
         told = directed(text, direct)
         prompt = prompts.build(told)
-        twin = prompts.twin(prompt, told)
+        twin = prompts.unconditional(prompt, told)
         if twin is None:
             raise RequestError(
                 f"{direct} makes no difference to this model's prompt, so there is nothing to "

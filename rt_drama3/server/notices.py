@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from rt_drama3.text.directions import Tokenizer
-from rt_drama3.text.spoken import spoken_words
+from rt_drama3.text.directions import Tokenizer, spoken_words
 
 FIXED_VOICE = "this model has one fixed voice: voices and references are accepted, not followed."
 NO_DIRECTIONS = "this model was taught no directions: guidance is accepted, and changes nothing."

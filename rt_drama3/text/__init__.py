@@ -1,1 +1,1 @@
-"""Text: rules, cutting, directions, and the prompt. No torch here."""
+"""Text rules, segmentation, directions and the prompt. Imports no torch."""

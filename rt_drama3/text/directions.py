@@ -1,9 +1,8 @@
-"""Directions in a text: what they are, the text without them, and which tokens both share.
+"""Directions in a text: finding them, removing them, and the tokens that both versions share.
 
 A direction is a ``[bracket]`` or a pair of tags ``<whisper>..</whisper>``; to the model both are
-ordinary text (docs/architecture.md, 6). Guidance and steering compare a directed text with its
-undirected twin. The twin is made by deletion alone, so that everything else in it stands where it
-stood. No torch in this file.
+ordinary text (docs/architecture.md, 6). Guidance and steering compare the text with the same text
+without its directions. That version is made by deletion alone, so the rest keeps its order.
 """
 
 from __future__ import annotations
@@ -13,27 +12,29 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from rt_drama3.text.cutting import WHITE_SPACE, closing_tags
+from rt_drama3.text.rules import SPEAKER_TAG
 
-_SPECIAL = re.compile(r"<\|[^|<>]*\|>")  # turns begin at these; no direction reaches across one
+_SPECIAL = re.compile(r"<\|[^|<>]*\|>")  # turns begin at these; a direction ends within its turn
 _BRACKET = re.compile(r"[\[\]]")
 _TAG = re.compile(
     rf"<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*+)(?:[{WHITE_SPACE}][^<>\[\]]*)?>"  # as in ``MARKUP``
 )
+_AROUND_TAG = re.compile(f"[{WHITE_SPACE}]*{SPEAKER_TAG.pattern}[{WHITE_SPACE}]*")
 _CLOSING_MARK = re.compile(r"[.,;:!?\u2026\u3002\uff0c\uff01\uff1f)\]}]")
 
 
 class Spans(NamedTuple):
-    """What of a text stays: half-open ranges of characters, ascending and apart."""
+    """The kept parts of a text: half-open character ranges, ascending and disjoint."""
 
     kept: tuple[tuple[int, int], ...]
 
     def of(self, text: str) -> str:
-        """The characters that stay."""
+        """The characters in the kept ranges."""
         return "".join(text[start:end] for start, end in self.kept)
 
 
 class Encoding(Protocol):
-    """Tokens of a text and the characters that each of them covers."""
+    """Tokens of a text and the character range of each."""
 
     @property
     def ids(self) -> list[int]: ...
@@ -48,27 +49,38 @@ class Tokenizer(Protocol):
     def encode(self, sequence: str, /) -> Encoding: ...
 
 
-def undirected(text: str) -> str:
-    """The text without its directions: the undirected twin.
+def strip_directions(text: str) -> str:
+    """Returns the text without its directions.
 
-    Brackets go with what is in them, the outermost ones where they are nested; of a pair of tags
-    only the tags go, what is between them is spoken either way. A bracket or tag without its
-    partner in the same speaker's turn is plain text and stays. So does a speaker tag. White space
-    that would be left twice, at the edge of the text or before a closing mark goes as well.
+    Brackets are removed with their contents (the outermost pair when nested); of a pair of tags
+    only the tags are removed, since the words between them are spoken either way. A bracket or tag
+    without a partner in the same speaker's turn is plain text and stays, and so do speaker tags.
+    White space that would be doubled, or left at the edge of the text or before a closing mark, is
+    removed as well.
 
     Returns:
-        The text itself where there are no directions; possibly nothing but speaker tags.
+        The text itself if it has no directions; possibly only speaker tags.
     """
-    return undirected_spans(text).of(text)
+    return spans_without_directions(text).of(text)
+
+
+def spoken_words(text: str) -> str:
+    """The words alone, for checkpoints that would read directions and speaker tags aloud.
+
+    Words and punctuation are unchanged; a line break remains where a speaker's turn began. The
+    result is empty for a text that is only a direction.
+    """
+    lines = _AROUND_TAG.split(strip_directions(text))[::2]  # the odd items are speaker numbers
+    return "\n".join(line for line in lines if line)
 
 
 def has_directions(text: str) -> bool:
-    """Whether the text has a direction, so that its undirected twin is another text."""
-    return undirected(text) != text
+    """Whether the text has a direction, so that ``strip_directions`` changes it."""
+    return strip_directions(text) != text
 
 
-def undirected_spans(text: str) -> Spans:
-    """What ``undirected`` keeps of a text."""
+def spans_without_directions(text: str) -> Spans:
+    """The parts of a text that ``strip_directions`` keeps."""
     kept: list[tuple[int, int]] = []
     done = 0
     for start, end in _turns(text):
@@ -80,17 +92,17 @@ def undirected_spans(text: str) -> Spans:
 
 
 def shared_tokens(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
-    """Positions of the tokens that a text and its undirected twin share, in order.
+    """Positions of the tokens that a text shares with its version without directions.
 
-    A token is shared when it is the same one over the same characters. Tokens at the seams of what
-    was removed may differ and are then left out.
+    A token is shared if it has the same id and covers the same characters. Tokens next to a removed
+    direction may differ and are then left out.
 
     Returns:
-        Pairs (position in the text, position in the twin), ascending in both.
+        Pairs (position in the text, position in the stripped text), ascending in both.
     """
-    spans = undirected_spans(text)
+    spans = spans_without_directions(text)
     one, other = tokenizer.encode(text), tokenizer.encode(spans.of(text))
-    back = [at for start, end in spans.kept for at in range(start, end)]  # twin -> text
+    back = [at for start, end in spans.kept for at in range(start, end)]  # stripped text -> text
     mapped = [_mapped(back, start, end) for start, end in other.offsets]
     pairs, i, j = [], 0, 0
     while i < len(one.ids) and j < len(other.ids):
@@ -105,14 +117,14 @@ def shared_tokens(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
 
 
 def _mapped(back: list[int], start: int, end: int) -> tuple[int, int]:
-    """A range of the twin's characters as a range of the text's."""
+    """Maps a character range of the stripped text to the original text."""
     if start == end:
         return (back[start], back[start]) if start < len(back) else (1 << 62, 1 << 62)
     return back[start], back[end - 1] + 1
 
 
 def _turns(text: str) -> Iterator[tuple[int, int]]:
-    """Ranges between special tokens, without the white space at their end."""
+    """Ranges between special tokens, without trailing white space."""
     done = 0
     edges = [found.span() for found in _SPECIAL.finditer(text)]
     for start, end in (*edges, (len(text), len(text))):
@@ -121,15 +133,15 @@ def _turns(text: str) -> Iterator[tuple[int, int]]:
 
 
 class _Mark(NamedTuple):
-    """A piece of a direction that goes."""
+    """A range to delete: a bracket with its contents, or one tag."""
 
     start: int
     end: int
-    opens: bool  # an opening tag: what follows is the beginning of something
+    opens: bool  # an opening tag
 
 
 def _kept(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """What stays of the turn ``text[start:end]``, some of it possibly empty."""
+    """The kept ranges of the turn ``text[start:end]``; some may be empty."""
     brackets = _brackets(text, start, end)
     kept: list[tuple[int, int]] = []
     done = start
@@ -140,8 +152,8 @@ def _kept(text: str, start: int, end: int) -> list[tuple[int, int]]:
         after = done
         while after < end and text[after] in WHITE_SPACE:
             after += 1
-        # The white space in front goes rather than that behind: a token is a word with the space
-        # in front of it, and the word behind the direction is to keep its own.
+        # Drop the white space before the direction, not the one after it: a token is a word with
+        # its leading space, so the next word keeps its token.
         if after > done or after == end or (not mark.opens and _CLOSING_MARK.match(text, after)):
             while kept and text[kept[-1][1] - 1] in WHITE_SPACE:
                 kept[-1] = (kept[-1][0], kept[-1][1] - 1)
@@ -157,7 +169,7 @@ def _drop_empty(spans: list[tuple[int, int]]) -> None:
 
 
 def _brackets(text: str, start: int, end: int) -> list[_Mark]:
-    """The outermost brackets that have a partner, in order."""
+    """The outermost matched brackets, in order."""
     opened: list[int] = []
     found: list[_Mark] = []
     for bracket in _BRACKET.finditer(text, start, end):
@@ -172,7 +184,7 @@ def _brackets(text: str, start: int, end: int) -> list[_Mark]:
 
 
 def _tags(text: str, start: int, end: int, brackets: list[_Mark]) -> Iterator[_Mark]:
-    """Both tags of every pair outside the brackets."""
+    """Both tags of every matched pair outside the brackets."""
     inside = iter([*brackets, _Mark(len(text), len(text), False)])
     mark = next(inside)
     markup: list[re.Match[str]] = []

@@ -1,9 +1,9 @@
-"""The prompt ``reference-bracket-v1`` as rows for the model (docs/architecture.md, 6).
+"""The prompt ``reference-bracket-v1`` as model input rows (docs/architecture.md, 6).
 
-A row is ``[main, c0, ..., c_last]``: a text token with zeros, or a frame of audio with its semantic
-token in front. Every segment is tokenised on its own, since joined text has other tokens at the
-seams. The system block depends on the references alone, so its rows come first and are counted:
-whoever keeps the model's state behind them needs not feed them again. No torch in this file.
+A row is ``[main, c0, ..., c_last]``: a text token with zeros, or an audio frame led by its semantic
+token. Every part is tokenised separately, because the tokens of joined text differ at the seams.
+The system block depends on the references alone, so its rows come first and are counted: the model
+state after them can be cached and reused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import RequestError
-from rt_drama3.text.directions import Tokenizer, undirected
+from rt_drama3.text.directions import Tokenizer, spoken_words, strip_directions
 from rt_drama3.text.rules import (
     check_part,
     check_text,
@@ -24,7 +24,6 @@ from rt_drama3.text.rules import (
     reference_transcript,
     with_speaker_tag,
 )
-from rt_drama3.text.spoken import spoken_words
 
 Rows = npt.NDArray[np.int64]
 
@@ -38,12 +37,12 @@ _END = "<|im_end|>\n"
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """What the model reads before it speaks.
+    """The model input that precedes generation.
 
     Attributes:
         rows: int64 ``[rows, 1 + num_codebooks]``.
-        system_rows: how many of them, from the first, form the system block with the references.
-        text_rows: the rows of the text that is to be spoken, from the first and up to the last.
+        system_rows: how many leading rows form the system block with the references.
+        text_rows: half-open range of the rows of the text to speak.
     """
 
     rows: Rows
@@ -52,13 +51,13 @@ class Prompt:
 
 
 class PromptBuilder:
-    """Makes prompts for one checkpoint.
+    """Builds prompts for one checkpoint.
 
     Args:
-        tokenizer: of the checkpoint.
-        config: of the checkpoint; gives the semantic band and the sizes of the codebooks.
-        reads_directions: directions and speaker tags mean something to the checkpoint; to others
-            only the words are given (``spoken_words``).
+        tokenizer: the checkpoint's tokenizer.
+        config: the checkpoint's config; gives the semantic token range and the codebook sizes.
+        reads_directions: whether the checkpoint understands directions and speaker tags; otherwise
+            prompts contain only the words (``spoken_words``).
     """
 
     def __init__(
@@ -68,10 +67,10 @@ class PromptBuilder:
         self.reads_directions = reads_directions
         self._config = config
         fixed = (_SYSTEM, _TASK, _TASK_WITH_REFERENCES, _USER, _VOICE, _END)
-        self._fixed = {segment: self._text_rows(segment) for segment in fixed}
+        self._fixed = {part: self._text_rows(part) for part in fixed}
 
     def text_tokens(self, text: str) -> int:
-        """How many tokens a text has by itself."""
+        """Number of tokens of the text alone."""
         return len(self.tokenizer.encode(text).ids)
 
     def build(
@@ -82,17 +81,17 @@ class PromptBuilder:
         *,
         max_rows: int | None = None,
     ) -> Prompt:
-        """The prompt that makes the model speak a text.
+        """Builds the prompt for speaking a text.
 
         Args:
-            text: one chunk (see ``split_text``); line breaks within a speaker's turn become spaces.
-            references: ``(transcript, codes)`` of voices to follow, in order; codes are integers
+            text: one segment (see ``split_text``); line breaks within a turn become spaces.
+            references: ``(transcript, codes)`` of the voices to clone, in order; codes are integers
                 ``[num_codebooks, frames]``.
             history: ``(text, codes)`` of earlier turns, in order.
-            max_rows: refuse a longer prompt.
+            max_rows: limit for the whole prompt.
 
         Raises:
-            RequestError: a text or codes cannot be used, or the prompt is longer than ``max_rows``.
+            RequestError: a text or codes are invalid, or the prompt is longer than ``max_rows``.
         """
         system = [self._fixed[_SYSTEM]]
         system.append(self._fixed[_TASK_WITH_REFERENCES if references else _TASK])
@@ -113,7 +112,7 @@ class PromptBuilder:
         if max_rows is not None and sum(sizes) > max_rows:
             raise RequestError(
                 f"the prompt has {sum(sizes)} rows (references {sizes[0]}, history {sizes[1]}, "
-                f"text {sizes[2]}), but at most {max_rows} fit. "
+                f"text {sizes[2]}); the limit is {max_rows}. "
                 "Shorten the longest of them (a second of audio has about 22 rows), or set the "
                 "engine's `context` higher."
             )
@@ -121,25 +120,25 @@ class PromptBuilder:
         rows = np.concatenate(system + turns + target)
         return Prompt(rows, sizes[0], (first, first + len(target[1])))
 
-    def twin(self, prompt: Prompt, text: str) -> Prompt | None:
-        """The undirected twin of a prompt: the same one, its last text without directions.
+    def unconditional(self, prompt: Prompt, text: str) -> Prompt | None:
+        """The prompt of the unconditional row: the last text without its directions.
 
-        Both agree row for row up to the text. Earlier turns keep their directions: they tell how
-        the audio beside them came to be.
+        Both prompts are equal up to the text. Earlier turns keep their directions, because these
+        describe the audio that follows them.
 
         Args:
-            prompt: what ``build`` made of the text.
+            prompt: the result of ``build`` for the text.
             text: that text.
 
         Returns:
-            None where the twin would be the same prompt: the text has no directions, the checkpoint
-            is not given any, or its tokenizer passes over these.
+            None if it would be the same prompt: the text has no directions, the checkpoint does not
+            read them, or its tokenizer ignores these.
 
         Raises:
-            RequestError: without its directions the text cannot be used.
+            RequestError: the text without its directions is invalid.
         """
         words = with_speaker_tag(_turn(text, "text"))
-        bare = undirected(words)
+        bare = strip_directions(words)
         if bare == words or not self.reads_directions:
             return None
         check_part(bare, "the text without its directions")
@@ -157,8 +156,8 @@ class PromptBuilder:
         words = self._text_rows(with_speaker_tag(said))
         return [self._fixed[_USER], words, self._fixed[_END], self._fixed[_VOICE]]
 
-    def _text_rows(self, segment: str) -> Rows:
-        ids = self.tokenizer.encode(segment).ids
+    def _text_rows(self, part: str) -> Rows:
+        ids = self.tokenizer.encode(part).ids
         rows = np.zeros((len(ids), 1 + self._config.num_codebooks), dtype=np.int64)
         rows[:, 0] = ids
         return rows
@@ -174,12 +173,12 @@ def _turn(text: str, what: str) -> str:
 
 
 def check_codes(codes: npt.ArrayLike, config: ModelConfig, what: str = "codes") -> Rows:
-    """Codes as an int64 array ``[num_codebooks, frames]``.
+    """Validates codes and returns them as an int64 array ``[num_codebooks, frames]``.
 
     Args:
-        codes: any integers that numpy can read, a torch tensor in host memory among them.
-        config: of the checkpoint that is to read them.
-        what: their name in the message.
+        codes: anything that numpy can read as integers, including torch tensors in host memory.
+        config: config of the checkpoint that will read them.
+        what: their name in error messages.
 
     Raises:
         RequestError: not integers, not ``[num_codebooks, frames]``, no frames, or a code outside
@@ -204,6 +203,6 @@ def check_codes(codes: npt.ArrayLike, config: ModelConfig, what: str = "codes") 
         book, frame = wrong[0]
         raise RequestError(
             f"{what}: the code of codebook {book}, frame {frame} is {found[book, frame]}, but this "
-            f"checkpoint's codes run from 0 to {last}. Use codes made with this checkpoint."
+            f"checkpoint's codes run from 0 to {last}. Use codes from this checkpoint."
         )
     return found.astype(np.int64)

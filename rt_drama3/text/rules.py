@@ -14,8 +14,8 @@ from rt_drama3.errors import RequestError
 from rt_drama3.text.cutting import LEAST_ROOM, MARKUP, WHITE_SPACE, cut_turn, size
 
 SPEAKERS = 16  # <|speaker:0|> .. <|speaker:15|> are single tokens
-CHUNK_BYTES = 300
-CHUNK_SPEAKERS = 3
+SEGMENT_BYTES = 300
+SEGMENT_SPEAKERS = 3
 MAX_FRAMES = 2048  # of one turn, whatever its text
 
 _STRUCTURE = re.compile(r"<\|(?:im_start\|>|im_end\|>|voice\|>|text\|>|interleave\|>|semantic:)")
@@ -170,7 +170,7 @@ def _seconds(char: str) -> float:
 
 
 def split_text(
-    text: str, max_bytes: int = CHUNK_BYTES, max_speakers: int = CHUNK_SPEAKERS
+    text: str, max_bytes: int = SEGMENT_BYTES, max_speakers: int = SEGMENT_SPEAKERS
 ) -> list[str]:
     """Splits text (checked by ``check_text``) into chunks, each to be spoken as one turn.
 

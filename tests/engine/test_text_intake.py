@@ -10,7 +10,7 @@ import pytest
 
 from rt_drama3.engine.stream import LONGEST_PENDING, LONGEST_SENTENCE, TextIntake
 from rt_drama3.errors import RequestError
-from rt_drama3.text.rules import CHUNK_BYTES, split_text
+from rt_drama3.text.rules import SEGMENT_BYTES, split_text
 
 
 def pieces(intake: TextIntake) -> list[str]:
@@ -216,7 +216,7 @@ def test_a_sentence_that_does_not_end_is_spoken_all_the_same() -> None:
         spoken += pieces(intake)
     assert len(spoken) > 5
     assert longest <= LONGEST_SENTENCE + 10
-    assert all(len(piece.encode()) <= CHUNK_BYTES for piece in spoken)
+    assert all(len(piece.encode()) <= SEGMENT_BYTES for piece in spoken)
     intake.finish()
     assert " ".join([*spoken, *pieces(intake)]).split() == said.split()
 

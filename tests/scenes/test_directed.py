@@ -49,7 +49,7 @@ def guided_step(strength: float, seed: int, count: int) -> list[list[int]]:
     """A guided stream straight from the step: ``[codes ..]`` of every frame."""
     drama = shared_drama()
     prompt = drama.prompts.build(DIRECTED)
-    twin = drama.prompts.twin(prompt, DIRECTED)
+    twin = drama.prompts.unconditional(prompt, DIRECTED)
     assert twin is not None
     slots = Slots(drama.model, 2)
     slots.prefill(0, torch.from_numpy(prompt.rows))

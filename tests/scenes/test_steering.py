@@ -16,7 +16,7 @@ from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import RequestError
 from rt_drama3.model import StreamState
 from rt_drama3.scenes.steering import Push, Steering, SteeringShelf, directed, fingerprint, measure
-from rt_drama3.text.directions import undirected
+from rt_drama3.text.directions import strip_directions
 from rt_drama3.text.prompt import PromptBuilder
 from tests.small import SAMPLED, Slots, shared_drama, small_directory
 
@@ -91,7 +91,7 @@ def test_a_vector_is_the_mean_difference_on_the_shared_tokens(direct: str, layer
     differences = []
     for text in TEXTS:
         told = directed(text, direct)
-        assert undirected(told) == text
+        assert strip_directions(told) == text
         hidden, first, offsets, ids = [], [], [], []
         for said in (told, text):
             prompt, tokens = builder.build(said), builder.tokenizer.encode(tag + said)

@@ -76,6 +76,6 @@ def test_guidance_makes_no_twin_of_what_was_not_taught(voice: Drama3) -> None:
     """It would be the same prompt, and cost a second row."""
     told, taught = "[with a smile] Good morning.", "[fast] Good morning."
     prompts = voice.prompts
-    assert prompts.twin(prompts.build(told), told) is None
-    assert prompts.twin(prompts.build(taught), taught) is not None
+    assert prompts.unconditional(prompts.build(told), told) is None
+    assert prompts.unconditional(prompts.build(taught), taught) is not None
     assert frames(voice, "[with a smile]", guidance=3) == frames(voice)

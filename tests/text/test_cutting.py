@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rt_drama3.errors import RequestError
 from rt_drama3.text.rules import (
-    CHUNK_BYTES,
+    SEGMENT_BYTES,
     flatten,
     frame_cap,
     has_speech,
@@ -116,7 +116,7 @@ def test_chunks_keep_every_promise(text: str, max_bytes: int, max_speakers: int)
 def test_only_white_space_is_dropped_where_every_piece_has_speech(text: str) -> None:
     text = "x".join(["", *text, ""])
     assume(
-        all(len(cue.encode()) <= CHUNK_BYTES for cue in CUES.findall(text))
+        all(len(cue.encode()) <= SEGMENT_BYTES for cue in CUES.findall(text))
     )  # longer ones are refused
     assert bare("".join(split_text(text))) == bare(flatten(text))
 

@@ -1,4 +1,4 @@
-"""Directions: the undirected twin of a text, and the tokens that both share."""
+"""Directions: the strip_directions twin of a text, and the tokens that both share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import RequestError
 from rt_drama3.text.cutting import WHITE_SPACE
-from rt_drama3.text.directions import has_directions, shared_tokens, undirected, undirected_spans
+from rt_drama3.text.directions import (
+    has_directions,
+    shared_tokens,
+    spans_without_directions,
+    strip_directions,
+)
 from rt_drama3.text.prompt import PromptBuilder
 from rt_drama3.text.rules import flatten, with_speaker_tag
 from tests.small import shared_drama
@@ -69,7 +74,7 @@ from tests.small import shared_drama
     ],
 )
 def test_the_twin_of(text: str, twin: str) -> None:
-    assert undirected(text) == twin
+    assert strip_directions(text) == twin
     assert has_directions(text) == (text != twin)
 
 
@@ -81,10 +86,10 @@ TEXTS = st.lists(FRAGMENTS, max_size=40).map("".join)
 
 @given(TEXTS)
 def test_a_twin_is_made_by_deletion_and_keeps_what_is_said(text: str) -> None:
-    spans = undirected_spans(text).kept
+    spans = spans_without_directions(text).kept
     edges = [edge for span in spans for edge in span]
     assert edges == sorted(edges)
-    twin = undirected(text)
+    twin = strip_directions(text)
     assert twin == "".join(text[start:end] for start, end in spans)
     # Without brackets, every character that is no tag and no space is still there.
     if "[" not in text:
@@ -95,14 +100,14 @@ def test_a_twin_is_made_by_deletion_and_keeps_what_is_said(text: str) -> None:
 
 @given(TEXTS.filter(lambda text: not re.search(r"\]|</", text)))
 def test_text_without_directions_is_its_own_twin(text: str) -> None:
-    assert undirected(text) == text
+    assert strip_directions(text) == text
     assert not has_directions(text)
 
 
 @given(st.lists(st.sampled_from(["one", "two.", "three,", "[a]", "[b c]"]), max_size=20))
 def test_no_double_spaces_are_left(words: list[str]) -> None:
     spoken = [word for word in words if "[" not in word and "c]" not in word]
-    assert undirected(" ".join(words)) == " ".join(spoken)
+    assert strip_directions(" ".join(words)) == " ".join(spoken)
 
 
 @pytest.mark.parametrize(
@@ -113,12 +118,12 @@ def test_time_is_linear(unit: str) -> None:
         text = unit * count
         samples = []
         for _ in range(3):
-            started = time.perf_counter()
-            undirected(text)
-            samples.append(time.perf_counter() - started)
+            started = time.thread_time()
+            strip_directions(text)
+            samples.append(time.thread_time() - started)
         return min(samples)
 
-    # Thirty times the text: far from the 900-fold time of a quadratic scan, even on a busy machine.
+    # 30 times the text; a quadratic scan would take 900 times the processor time.
     assert cost(30_000) < 250 * max(cost(1_000), 1e-4)
 
 
@@ -156,7 +161,7 @@ def test_without_directions_every_token_is_shared(drama: Drama3) -> None:
     ],
 )
 def test_shared_tokens_are_the_same_ones_in_order(drama: Drama3, text: str) -> None:
-    one, other = tokens(drama, text), tokens(drama, undirected(text))
+    one, other = tokens(drama, text), tokens(drama, strip_directions(text))
     pairs = shared_tokens(drama.prompts.tokenizer, text)
     assert all(one[i] == other[j] for i, j in pairs)
     for (i, j), (k, m) in pairwise(pairs):
@@ -180,11 +185,11 @@ def test_a_word_of_a_direction_is_not_taken_for_one_that_is_said(drama: Drama3) 
 @given(TEXTS)
 def test_shared_tokens_of_anything(text: str) -> None:
     tokenizer = shared_drama().prompts.tokenizer
-    one, other = tokenizer.encode(text), tokenizer.encode(undirected(text))
+    one, other = tokenizer.encode(text), tokenizer.encode(strip_directions(text))
     pairs = shared_tokens(tokenizer, text)
     assert [one.ids[i] for i, _ in pairs] == [other.ids[j] for _, j in pairs]
     assert pairs == sorted(pairs)
-    if undirected(text) == text:
+    if strip_directions(text) == text:
         assert len(pairs) == len(one.ids)
 
 
@@ -207,9 +212,9 @@ def test_the_twin_of_a_prompt_differs_in_its_last_text_alone(drama: Drama3, text
     codes = np.zeros((config.num_codebooks, 7), dtype=np.int64)
     voice, history = [("[angry] One.", codes)], [("[sad] Two.", codes)]
     prompt = builder.build(text, voice, history)
-    twin = builder.twin(prompt, text)
+    twin = builder.unconditional(prompt, text)
     words = builder.tokenizer.encode(with_speaker_tag(flatten(text)))
-    bare = builder.tokenizer.encode(undirected(with_speaker_tag(flatten(text))))
+    bare = builder.tokenizer.encode(strip_directions(with_speaker_tag(flatten(text))))
     if twin is None:  # this tokenizer reads past these directions
         assert words.ids == bare.ids
         assert "[fast]" not in text
@@ -222,7 +227,7 @@ def test_the_twin_of_a_prompt_differs_in_its_last_text_alone(drama: Drama3, text
     assert prompt.rows[first:end, 0].tolist() == list(words.ids)
     assert twin.rows[first:twin_end, 0].tolist() == list(bare.ids)
     assert not twin.rows[first:twin_end, 1:].any()
-    plain = undirected(flatten(text))
+    plain = strip_directions(flatten(text))
     if plain.strip():
         assert np.array_equal(twin.rows, builder.build(plain, voice, history).rows)
 
@@ -230,21 +235,21 @@ def test_the_twin_of_a_prompt_differs_in_its_last_text_alone(drama: Drama3, text
 def test_a_prompt_without_directions_has_no_twin(drama: Drama3) -> None:
     builder = PromptBuilder(drama.prompts.tokenizer, drama.config)
     for text in ("Hello there.", "[open", "<w>x", "<|speaker:1|> a\n<|speaker:2|> b"):
-        assert builder.twin(builder.build(text), text) is None
+        assert builder.unconditional(builder.build(text), text) is None
 
 
 def test_a_voice_that_reads_no_directions_has_no_twin() -> None:
     drama = shared_drama()
     builder = PromptBuilder(drama.prompts.tokenizer, drama.config, reads_directions=False)
     text = "[excited] Hello there."
-    assert builder.twin(builder.build(text), text) is None
+    assert builder.unconditional(builder.build(text), text) is None
 
 
 def test_leaving_a_direction_out_cannot_make_a_token_of_the_prompt() -> None:
     builder = shared_drama().prompts
     text = "<[x]|im_end|> Hello."
     with pytest.raises(RequestError, match=r"without its directions contains <\|im_end\|>"):
-        builder.twin(builder.build(text), text)
+        builder.unconditional(builder.build(text), text)
     deaf = PromptBuilder(builder.tokenizer, shared_drama().config, reads_directions=False)
     for hidden in ("<[x]|im_end|> Hello.", "<|im_en[<]d|> Hello."):
         with pytest.raises(RequestError, match=r"without its directions contains <\|im_end\|>"):

@@ -10,8 +10,8 @@ import pytest
 import rt_drama3
 from rt_drama3 import Drama3
 from rt_drama3.engine.speech import SpeechRequest
+from rt_drama3.text.directions import spoken_words
 from rt_drama3.text.prompt import PromptBuilder
-from rt_drama3.text.spoken import spoken_words
 from tests.small import WAIT, codes_of, heard, shared_drama
 
 

@@ -21,7 +21,7 @@ from rt_drama3.server.monitor.feed import Ear, Feed
 from rt_drama3.server.monitor.local_sink import FADE_MS, LocalSink, SinkLane
 from rt_drama3.sinks import Sink, make_sink
 from rt_drama3.sinks.mixer import MixMode
-from rt_drama3.text.spoken import spoken_words
+from rt_drama3.text.directions import spoken_words
 
 MOST_SOUNDING = 64  # utterances of one client that were all sent and may still sound
 
