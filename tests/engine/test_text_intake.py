@@ -263,7 +263,7 @@ def test_too_much_waiting_text_is_refused() -> None:
 
 def test_pushing_does_not_hold_up_who_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device thread asks at every turn, while a client's thread splits a long text."""
-    from rt_drama3.engine.engine import stream as engine_stream
+    from rt_drama3.engine import stream as engine_stream
 
     intake = TextIntake()
     intake.push("Ready. Set")
