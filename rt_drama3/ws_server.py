@@ -1,6 +1,6 @@
-"""Server: uvicorn on our socket, the model loaded beside it, and a stop that loses no word.
+"""Server: the application on one port, the model loading in a thread, and graceful shutdown.
 
-/health answers at once; /ready and speech wait until the engine is warm.
+/health answers immediately; /ready and speech wait until the engine is warm.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,34 +23,35 @@ from starlette.applications import Starlette
 
 from rt_drama3.audio import StreamResampler
 from rt_drama3.engine.speech import SpeechRequest
-from rt_drama3.errors import DeviceError, RtDrama3Error
+from rt_drama3.errors import ConfigError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import FORMATS
 from rt_drama3.server.app import create_app
 from rt_drama3.server.config import ServerConfig
-from rt_drama3.server.guards import timed_http
 from rt_drama3.server.service import Service
-from rt_drama3.server.ws.sockets import WebSockets, listen
+from rt_drama3.server.transport.http import timed_http
+from rt_drama3.server.transport.websockets import WebSockets
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
 
 log = logging.getLogger("rt_drama3.server")
 
-OVERSIZE = 1 << 20  # bytes above the limit of a message at which it is refused without a word
+OVERSIZE = 1 << 20  # bytes above the message limit at which the frame itself is refused
 KEEP_ALIVE_SECONDS = 30
-SHUTDOWN_SECONDS = 2  # for connections to close once nothing is spoken any more
-SWITCH_SECONDS = 0.0005  # that a thread may keep the interpreter while the event loop waits for it
+SHUTDOWN_SECONDS = 2  # for connections to close after the last speech
+STUCK_SECONDS = 30  # for which the system retries sending to a peer that reads nothing
+SWITCH_SECONDS = 0.0005  # for which a thread may keep the interpreter from the event loop
 
 
 def settle() -> None:
     """Prepares the interpreter for short pauses, once everything is loaded."""
     gc.collect()
-    gc.freeze()  # a collection over all that torch holds would stop the event loop for long
+    gc.freeze()  # collecting through everything torch holds would block the event loop
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to us: its own handling would cut running speech off."""
+    """Without uvicorn's signal handling, which would cut off running speech."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -57,14 +59,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Server:
-    """An application on a port. Binds at once; serves while ``run`` runs.
+    """An application on a port. Binds immediately; serves while ``run`` runs.
 
     Args:
-        app: of ``create_app``.
+        app: from ``create_app``.
         config: settings.
 
     Attributes:
-        port: that it listens on.
+        port: the one it listens on.
         loop: the event loop, once it runs.
 
     Raises:
@@ -96,7 +98,7 @@ class Server:
         self._uvicorn = _Uvicorn(settings)
         self._loop_factory = settings.get_loop_factory()
         self._stopping: asyncio.Event | None = None
-        self._hurry: asyncio.Event | None = None
+        self._forced: asyncio.Event | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self._failure: RtDrama3Error | None = None
 
@@ -104,10 +106,10 @@ class Server:
         """Serves until ``stop``, or a signal where this is the main thread.
 
         Args:
-            load: gives the model, its engine warm; called in a thread.
+            load: returns the model with a warm engine; called in a thread.
 
         Raises:
-            RtDrama3Error: the model could not be loaded, or the local sink not be opened.
+            RtDrama3Error: the model could not be loaded, or the local sink could not be opened.
         """
         hub = self.service.hub
         with (
@@ -121,12 +123,12 @@ class Server:
             raise self._failure
 
     def stop(self) -> None:
-        """Finishes what is spoken, within the deadline, and ends ``run``; for any thread."""
+        """Lets running speech finish within the deadline, then ends ``run``; thread-safe."""
         self._set(self._stopping)
 
-    def hurry(self) -> None:
-        """Waits for no speech any more, once ``stop`` was called; for any thread."""
-        self._set(self._hurry)
+    def force_stop(self) -> None:
+        """Ends running speech immediately, once ``stop`` was called; thread-safe."""
+        self._set(self._forced)
 
     def _set(self, event: asyncio.Event | None) -> None:
         if self.loop is not None and event is not None:
@@ -135,7 +137,7 @@ class Server:
 
     async def _run(self, load: Callable[[], Drama3] | None) -> None:
         self.loop = asyncio.get_running_loop()
-        self._stopping, self._hurry = asyncio.Event(), asyncio.Event()
+        self._stopping, self._forced = asyncio.Event(), asyncio.Event()
         with self._signals():
             serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
             if load is not None:
@@ -145,20 +147,20 @@ class Server:
             stopped = asyncio.create_task(self._stopping.wait())
             await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
-            await self._drain(self._hurry)
+            await self._drain(self._forced)
             self._uvicorn.should_exit = True
             await serving
 
-    async def _drain(self, hurry: asyncio.Event) -> None:
+    async def _drain(self, forced: asyncio.Event) -> None:
         draining = asyncio.create_task(self.service.drain())
-        hurried = asyncio.create_task(hurry.wait())
-        await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        forcing = asyncio.create_task(forced.wait())
+        await asyncio.wait({draining, forcing}, return_when=asyncio.FIRST_COMPLETED)
         cut_short = not draining.done()
-        for task in (draining, hurried):
+        for task in (draining, forcing):
             task.cancel()
-        await asyncio.wait({draining, hurried})
+        await asyncio.wait({draining, forcing})
         if cut_short:
-            log.info("hurrying", extra={"fields": {}})
+            log.info("forced shutdown", extra={"fields": {}})
             await self.service.end()
         else:
             draining.result()
@@ -171,7 +173,7 @@ class Server:
             self.service.attach(drama, drama.engine)
         except RtDrama3Error as error:
             self._fail(error)
-        except Exception as error:  # else the server would say for ever that it is loading
+        except Exception as error:  # otherwise /ready would report "loading" forever
             log.error("loading failed", exc_info=error)
             self._fail(DeviceError(f"the model could not be loaded: {error!r}; see the log."))
         else:
@@ -190,7 +192,7 @@ class Server:
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self.service.draining:
-                self.hurry()
+                self.force_stop()
             self.stop()
 
         numbers = (signal.SIGINT, signal.SIGTERM)
@@ -202,16 +204,54 @@ class Server:
                 signal.signal(number, handler)
 
 
+def listen(host: str, port: int, send_buffer: int) -> socket.socket:
+    """Returns a listening socket; accepted connections inherit its options.
+
+    Args:
+        host: name or address.
+        port: 0 picks a free one.
+        send_buffer: bytes that the system buffers for a connection.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # For "localhost", some systems return ::1 first, but most clients use 127.0.0.1.
+        first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        family, kind, number, _, address = first
+        listener = socket.socket(family, kind, number)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}.") from error
+    try:
+        if sys.platform != "win32":  # where it would let other processes take over the port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        with contextlib.suppress(OSError, AttributeError):  # Linux only
+            option = socket.TCP_USER_TIMEOUT
+            listener.setsockopt(socket.IPPROTO_TCP, option, 1_000 * STUCK_SECONDS)
+        listener.bind(address)
+        listener.listen(2_048)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port, or "
+            "stop the program that uses it."
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
 def serve(config: ServerConfig, load: Callable[[], Drama3], name: str) -> None:
-    """Serves a model until a signal; returns when all is closed.
+    """Serves a model until a signal; returns when everything is closed.
 
     Args:
         config: settings.
-        load: gives the model; called in a thread while the server is up.
-        name: of the model, for clients.
+        load: returns the model; called in a thread while the server is up.
+        name: the model's name for clients.
 
     Raises:
-        RtDrama3Error: the address cannot be used, or the model not be loaded.
+        RtDrama3Error: the address cannot be used, or the model cannot be loaded.
     """
     loaded: list[Drama3] = []
 
@@ -219,7 +259,7 @@ def serve(config: ServerConfig, load: Callable[[], Drama3], name: str) -> None:
         drama = load()
         loaded.append(drama)
         drama.engine.wait_until_warm()
-        _speak_once(drama)
+        _warm_up(drama)
         settle()
         return drama
 
@@ -230,16 +270,16 @@ def serve(config: ServerConfig, load: Callable[[], Drama3], name: str) -> None:
         for drama in loaded:
             drama.close()
     if any(thread.name == "rt-drama3-load" for thread in threading.enumerate()):
-        # Stopped while loading: a thread inside torch would abort a normal exit of the interpreter.
+        # Stopped while loading: a thread inside torch would crash a normal interpreter exit.
         logging.shutdown()
         os._exit(0)
 
 
-def _speak_once(drama: Drama3) -> None:
-    """A word that nobody hears, so that the first request finds its way trodden.
+def _warm_up(drama: Drama3) -> None:
+    """Makes one request, so that the first real one hits warm caches.
 
-    The system block, which the default voice shares, is in the voice cache then; and the tables of
-    the resampler are made, which cost the first stream of each rate up to 5 ms.
+    Afterwards the voice cache holds the system block, which the default voice shares, and the
+    resamplers have their tables, which cost the first stream of each rate up to 5 ms.
     """
     for rate in FORMATS["pcm"].rates:
         StreamResampler(drama.codec.config.sample_rate, rate)
@@ -247,4 +287,4 @@ def _speak_once(drama: Drama3) -> None:
         for _ in drama.engine.open(SpeechRequest("Hello.", seed=0, max_frames=4)):
             pass
     except RtDrama3Error as error:
-        log.warning("the word to warm up with failed: %s", error)
+        log.warning("warm-up request failed: %s", error)

@@ -9,7 +9,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from rt_drama3.server.ws.fragments import PART, Fragmenter
+from rt_drama3.server.transport.fragments import PART, Fragmenter
 
 MOST = 1 << 20
 

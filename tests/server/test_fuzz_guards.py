@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from rt_drama3.server import guards
+from rt_drama3.server.transport import http, time_slices, websockets
 from rt_drama3.server.ws.connection import LiveConnection
 from tests.fuzz.raw import BINARY, CONT, PING, PONG, TEXT, Gone, Raw, frame, handshake
 from tests.server.tools import LONG, Place, serving
@@ -75,7 +75,7 @@ def test_text_that_is_not_utf8_is_no_error_of_the_server(
 
 
 def test_fragments_without_bytes_come_to_an_end(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "MOST_FRAGMENTS", 100)
+    monkeypatch.setattr(websockets, "MAX_FRAGMENTS", 100)
     raw.upgrade("/v1/stream")
     raw.send(frame(BINARY, b"\x80", fin=False) + frame(CONT, fin=False) * 50 + frame(CONT))
     assert raw.read()[0] == BINARY  # the message is whole, and answered
@@ -98,7 +98,7 @@ def test_pings_whose_answers_are_not_read_come_to_an_end(endless: Place) -> None
 def test_a_request_that_never_comes_is_told_so(
     endless: Place, begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guards, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.05)
     raw = Raw(endless.port, WAIT)
     raw.send(begun)
     assert raw.response() == 408
@@ -108,7 +108,7 @@ def test_a_request_that_never_comes_is_told_so(
 def test_a_body_that_never_comes_ends_the_connection(
     endless: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guards, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.05)
     raw = Raw(endless.port, WAIT)
     raw.send(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
     with pytest.raises(Gone):
@@ -154,21 +154,21 @@ def test_a_slow_upload_has_the_same_time_again() -> None:
     async def run() -> None:
         config = uvicorn.Config(no_app, log_config=None)
         config.load()
-        http = guards.TimedHttp(config, ServerState(), {})
-        http.loop = clock = Clock(asyncio.get_running_loop())  # type: ignore[assignment]
-        http.connection_made(Line())
+        connection = http.TimedHttp(config, ServerState(), {})
+        connection.loop = clock = Clock(asyncio.get_running_loop())  # type: ignore[assignment]
+        connection.connection_made(Line())
         assert clock.set == 1
-        http.feed(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        connection.feed(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         assert clock.set == 2  # its body has time of its own
-        http.feed(b"x")
+        connection.feed(b"x")
         assert clock.set == 2
-        http.feed(b"x" * guards.REQUEST_BYTES)
+        connection.feed(b"x" * http.REQUEST_BYTES)
         assert clock.set == 3
-        http.feed(b"x")
+        connection.feed(b"x")
         assert clock.set == 3
-        http.feed(b"x" * (1_000_000 - 2 - guards.REQUEST_BYTES))
-        assert http._late is None
-        http.connection_lost(None)
+        connection.feed(b"x" * (1_000_000 - 2 - http.REQUEST_BYTES))
+        assert connection._timer is None
+        connection.connection_lost(None)
 
     asyncio.run(run())
 
@@ -178,15 +178,15 @@ def test_a_body_has_as_long_as_the_settings_say() -> None:
         delays = []
         config = uvicorn.Config(no_app, log_config=None)
         config.load()
-        http = guards.timed_http(200.0)(config, ServerState(), {})
-        http.loop = clock = Clock(asyncio.get_running_loop())  # type: ignore[assignment]
+        connection = http.timed_http(200.0)(config, ServerState(), {})
+        connection.loop = clock = Clock(asyncio.get_running_loop())  # type: ignore[assignment]
         clock.call_later = lambda delay, call: delays.append(delay)  # type: ignore[assignment,method-assign,return-value]
-        http.connection_made(Line())
-        http.feed(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
-        http.connection_lost(None)
+        connection.connection_made(Line())
+        connection.feed(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        connection.connection_lost(None)
         return delays
 
-    assert asyncio.run(run()) == [guards.REQUEST_SECONDS, 200.0 + guards.BODY_MARGIN]
+    assert asyncio.run(run()) == [http.REQUEST_SECONDS, 200.0 + http.BODY_MARGIN]
 
 
 async def no_app(scope: Any, receive: Any, send: Any) -> None:
@@ -196,7 +196,7 @@ async def no_app(scope: Any, receive: Any, send: Any) -> None:
 def test_the_next_request_of_a_connection_is_timed_too(
     endless: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guards, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.2)
     raw = Raw(endless.port, WAIT)
     raw.send(b"HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n")
     assert raw.response() == 200
@@ -208,7 +208,7 @@ def test_the_next_request_of_a_connection_is_timed_too(
 def test_speech_takes_longer_than_a_request_may(
     endless: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guards, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.05)
     with endless.native() as client:
         client.send("start", text="Hello there.", final=True, max_seconds=3)
         assert client.take_until("done")[-1]["frames"] == 65
@@ -220,8 +220,8 @@ def test_speech_takes_longer_than_a_request_may(
 @pytest.fixture
 def slow_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes are all that is parsed in a turn of the event loop."""
-    monkeypatch.setattr(guards, "TURN_SECONDS", 0.0)
-    monkeypatch.setattr(guards, "PART", 3)
+    monkeypatch.setattr(time_slices, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(time_slices, "CHUNK", 3)
 
 
 @pytest.mark.usefixtures("slow_parsing")
@@ -255,7 +255,7 @@ def test_bodies_and_messages_come_through_in_parts(endless: Place) -> None:
         assert client.take_until("done")[-1]["frames"] == 4
 
 
-class Turns(guards.InTurns):
+class Sliced(time_slices.TimeSliced):
     """Keeps what it is fed."""
 
     def __init__(self) -> None:
@@ -276,38 +276,38 @@ class Turns(guards.InTurns):
 @pytest.mark.usefixtures("slow_parsing")
 def test_others_have_their_turn_while_bytes_are_held_back() -> None:
     async def run() -> None:
-        turns = Turns()
-        line = turns.transport
+        sliced = Sliced()
+        line = sliced.transport
         assert isinstance(line, Line)
-        turns.take(b"ab")
+        sliced.take(b"ab")
         assert line.reading
-        turns.take(b"0123456789")
-        assert (turns.fed, line.reading) == ([b"ab", b"012"], False)
+        sliced.take(b"0123456789")
+        assert (sliced.fed, line.reading) == ([b"ab", b"012"], False)
         line.resume_reading()  # as the application's next read does
-        turns.hold()
+        sliced.keep_paused()
         assert not line.reading
-        turns.take(b"x")
+        sliced.take(b"x")
         await asyncio.sleep(0)
-        assert turns.fed[-1] == b"345"
+        assert sliced.fed[-1] == b"345"
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert (b"".join(turns.fed), line.reading) == (b"ab0123456789x", True)
-        turns.hold()
+        assert (b"".join(sliced.fed), line.reading) == (b"ab0123456789x", True)
+        sliced.keep_paused()
         assert line.reading
-        turns.take(b"012345")
-        turns.paused = True
+        sliced.take(b"012345")
+        sliced.paused = True
         await asyncio.sleep(0)
-        assert (turns.fed[-1], line.reading) == (b"345", False)
-        turns.take(b"012345")
-        turns.over = True
+        assert (sliced.fed[-1], line.reading) == (b"345", False)
+        sliced.take(b"012345")
+        sliced.over = True
         await asyncio.sleep(0)
-        assert turns.fed[-1] == b"012"
-        turns.over = False
-        turns.take(b"678901")
-        turns.let_go()
+        assert sliced.fed[-1] == b"012"
+        sliced.over = False
+        sliced.take(b"678901")
+        sliced.discard()
         await asyncio.sleep(0)
-        assert turns.fed[-1] == b"678"
+        assert sliced.fed[-1] == b"678"
 
     asyncio.run(run())
 

@@ -31,7 +31,7 @@ from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
 from rt_drama3.server.app import create_app
 from rt_drama3.server.config import ServerConfig
-from rt_drama3.server.ws import sockets
+from rt_drama3.server.transport import websockets
 from rt_drama3.ws_server import Server
 from tests.ports import free_port
 from tests.server.tools import LONG, Place, run_app, serving
@@ -111,7 +111,7 @@ def test_a_name_of_both_families_is_listened_to_where_clients_look(
 
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", both)
-        listener = sockets.listen("localhost", 0, 65_536)
+        listener = run.listen("localhost", 0, 65_536)
     with listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
@@ -148,7 +148,7 @@ def reader_that_stops(place: Place) -> socket.socket:
 def test_a_slow_reader_is_ended_with_a_code_and_others_play_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "GRACE_SECONDS", WAIT)  # until it reads again, below
+    monkeypatch.setattr(websockets, "GRACE_SECONDS", WAIT)  # until it reads again, below
     settings = {"slow_seconds": 0.5, "send_buffer": 8_192}
     with serving(shared_drama(), tmp_path, **settings) as place:
         with (
@@ -299,7 +299,7 @@ def test_whoever_cannot_wait_for_the_stop_hurries_it(
             assert next(events)
             place.server.stop()
             until(lambda: place.service.draining, "draining")
-            place.server.hurry()
+            place.server.force_stop()
             assert client.take_until("error")[-1]["code"] == "shutting_down"
             with pytest.raises(ConnectionClosed) as closed:
                 client.take()
@@ -344,9 +344,9 @@ def test_a_word_that_fails_keeps_no_server_from_starting(caplog: pytest.LogCaptu
     with running(shared_drama(), max_streams=1, max_queue=0) as engine:
         busy = engine.open(SpeechRequest(LONG))
         drama = SimpleNamespace(engine=engine, codec=shared_drama().codec)
-        run._speak_once(drama)  # type: ignore[arg-type]
+        run._warm_up(drama)  # type: ignore[arg-type]
         busy.cancel()
-    assert "the word to warm up with failed: 1 streams speak" in caplog.text
+    assert "warm-up request failed: 1 streams speak" in caplog.text
 
 
 def test_a_silent_connection_does_not_hold_up_the_end(

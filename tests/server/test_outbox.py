@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from starlette.websockets import WebSocket
 
+from rt_drama3.server.transport.control import EXTENSION
 from rt_drama3.server.ws.outbox import Outbox
-from rt_drama3.server.ws.sockets import SEND_NOW
 from tests.small import WAIT
 
 
@@ -21,7 +21,7 @@ class Line:
         self.closed: tuple[int, str] | None = None
         self.free = asyncio.Event()
         self.free.set()
-        self.scope: dict[str, Any] = {"extensions": {SEND_NOW: self.send_now} if now else {}}
+        self.scope: dict[str, Any] = {"extensions": {EXTENSION: self} if now else {}}
 
     def send_now(self, data: bytes) -> bool:
         if self.free.is_set():

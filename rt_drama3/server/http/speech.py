@@ -36,10 +36,10 @@ from rt_drama3.protocol import (
     sse_error,
     take_of,
 )
-from rt_drama3.server.guards import CUT_OFF, CutOff
 from rt_drama3.server.origins import check_request
 from rt_drama3.server.outgoing import Pace, Playback
 from rt_drama3.server.service import Opened, Service
+from rt_drama3.server.transport.control import HttpControl, control_of
 
 if TYPE_CHECKING:
     from rt_drama3.engine.speech import Speech
@@ -245,8 +245,9 @@ class SpeechResponse(Response):
             if there and self._stopped and not self._complete:
                 error = Refused("shutting_down", "the server is stopping.")
                 await self._fail(error, scope, receive)
-            if there and not self._complete and (cut_off := _cut_off(scope)):
-                cut_off()  # the log has said why
+            control: HttpControl | None = control_of(scope)
+            if there and not self._complete and control is not None:
+                control.abort_response()  # the reason is logged already
 
     async def _serve(self, scope: Scope, receive: Receive) -> None:
         service = self._service
@@ -367,11 +368,6 @@ class SpeechResponse(Response):
         if data or last:
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
             self._complete = self._complete or last
-
-
-def _cut_off(scope: Scope) -> CutOff | None:
-    found: CutOff | None = scope.get("extensions", {}).get(CUT_OFF)
-    return found
 
 
 async def _until_gone(receive: Receive) -> None:

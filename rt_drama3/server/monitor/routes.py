@@ -29,8 +29,7 @@ from rt_drama3.server import browser_keys, origins
 from rt_drama3.server.http.speech import error_response, read_body, request_id, service_of
 from rt_drama3.server.monitor.hub import Hub
 from rt_drama3.server.service import Service
-from rt_drama3.server.ws.outbox import ANSWER_BYTES, Outbox
-from rt_drama3.server.ws.sockets import END_NOW
+from rt_drama3.server.ws.outbox import REPLY_BYTES, Outbox
 
 log = logging.getLogger("rt_drama3.server")
 
@@ -102,7 +101,7 @@ class Listener:
             if self._ending is not None:
                 await asyncio.wait({self._ending})
             elif self._outbox.closing and not await self._outbox.finished(CLOSE_SECONDS):
-                await self._end_now((), 1011, "stuck")
+                await self._outbox.close_now((), 1011, "stuck")
             await self._outbox.stop()
             log.info("disconnected", extra={"fields": {**fields, "by": self._closed_by}})
 
@@ -111,7 +110,7 @@ class Listener:
         if self._ending is not None:
             return
         self._outbox.put(messages)
-        if self._outbox.waiting > self._most:
+        if self._outbox.queued_bytes > self._most:
             seconds = self._hub.seconds
             self._close("slow_client", f"{seconds:g} s of audio were not read.", at_once=True)
 
@@ -132,7 +131,7 @@ class Listener:
                 else:
                     self._act(event)
             try:
-                await self._outbox.below(self._most + ANSWER_BYTES, CLOSE_SECONDS)
+                await self._outbox.below(self._most + REPLY_BYTES, CLOSE_SECONDS)
             except TimeoutError:
                 self._close("slow_client", "answers were not read.", at_once=True)
 
@@ -155,14 +154,8 @@ class Listener:
         for event in events:
             if isinstance(event, Close) and self._ending is None:
                 self._closed_by = event.reason
-                ending = self._end_now(said, event.code, event.reason)
+                ending = self._outbox.close_now(said, event.code, event.reason)
                 self._ending = asyncio.create_task(ending)
-
-    async def _end_now(self, said: Sequence[bytes], code: int, reason: str) -> None:
-        end_now = self._websocket.scope["extensions"].get(END_NOW)
-        await self._outbox.stop()
-        if end_now is not None:
-            end_now(said, code, reason)
 
 
 async def stop(request: Request) -> Response:

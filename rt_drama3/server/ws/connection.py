@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from starlette.types import Message
@@ -34,8 +33,8 @@ from rt_drama3.protocol import (
 )
 from rt_drama3.protocol.wire import unpack
 from rt_drama3.server.service import LONG_MESSAGE, Opened, Service
-from rt_drama3.server.ws.outbox import ANSWER_BYTES, Outbox
-from rt_drama3.server.ws.sockets import END_NOW, PARTS
+from rt_drama3.server.transport.control import message_parts
+from rt_drama3.server.ws.outbox import REPLY_BYTES, Outbox
 from rt_drama3.server.ws.telling import Talk, Teller
 
 log = logging.getLogger("rt_drama3.server")
@@ -91,7 +90,7 @@ class LiveConnection:
             if tasks:
                 await asyncio.wait(tasks)
             if self._outbox.closing and not await self._outbox.finished(CLOSE_SECONDS):
-                await self._end_now((), 1011, "stuck")
+                await self._outbox.close_now((), 1011, "stuck")
             await self._outbox.stop()
             closed = self._closed_by or "client"
             log.info("disconnected", extra={"fields": {"id": self._id, "by": closed}})
@@ -136,18 +135,17 @@ class LiveConnection:
             for event in self._session.receive(await self._unpacked(message)):
                 await self._do(event)
             try:
-                await self._outbox.below(ANSWER_BYTES, self._service.config.slow_seconds)
+                await self._outbox.below(REPLY_BYTES, self._service.config.slow_seconds)
             except TimeoutError:
                 await self._slow("answers were not read")
 
     async def _unpacked(self, message: Message) -> Any:
         """What the session takes: the message itself or, of a large one, what is in it."""
-        data = message.get("bytes")
-        if data is None:
-            return message.get("text", "")
-        parts = message.get(PARTS, (data,))
+        parts = message_parts(message)
+        if isinstance(parts, str):
+            return parts
         if sum(map(len, parts)) <= LONG_MESSAGE:
-            return data
+            return parts[0]
         try:
             return await self._service.unpack(unpack, parts, self._service.limits)
         except Refused as error:
@@ -268,13 +266,7 @@ class LiveConnection:
             else:
                 self._act(event, "slow_client")
         self._closed_by = reason
-        await self._end_now(said, code, reason)
-
-    async def _end_now(self, said: Sequence[bytes], code: int, reason: str) -> None:
-        end_now = self._websocket.scope["extensions"].get(END_NOW)
-        await self._outbox.stop()
-        if end_now is not None:
-            end_now(said, code, reason)
+        await self._outbox.close_now(said, code, reason)
 
     # Speaking.
 

@@ -1,38 +1,34 @@
-"""Outbox: the one place from which a WebSocket is written to, in order and bounded.
+"""Outbox: the only writer of a WebSocket; ordered and bounded.
 
-Whoever has audio waits until everything before it has gone; answers to the client's messages need
-not wait, up to a limit. So reading never waits for writing, and a client that vanishes is noticed
-however full the line is.
+Audio waits for the queue to drain; replies do not, up to a limit. So reading never waits for
+writing, and a lost client is noticed however full the connection is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rt_drama3.server.ws.sockets import SEND_NOW, SendNow
+from rt_drama3.server.transport.control import WebSocketControl, control_of
 
-ANSWER_BYTES = 256 << 10  # of answers that may wait before no more messages are read
+REPLY_BYTES = 256 << 10  # of queued replies above which no more messages are read
 
 
 class Outbox:
-    """Messages on their way to one client.
+    """Messages queued for one client.
 
     Args:
         websocket: accepted.
-
-    Attributes:
-        left: what was not sent when the client was gone or the writing was stopped.
     """
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
-        self.left: deque[bytes] = deque()
-        self._send_now: SendNow | None = websocket.scope.get("extensions", {}).get(SEND_NOW)
-        self._bytes = 0
+        self._queue: deque[bytes] = deque()
+        self._control: WebSocketControl | None = control_of(websocket.scope)
+        self._bytes = 0  # of queued messages
         self._close: tuple[int, str] | None = None
         self._over = False
         self._more = asyncio.Event()
@@ -40,33 +36,34 @@ class Outbox:
         self._writer = asyncio.create_task(self._write())
 
     def put(self, messages: Iterable[bytes]) -> None:
-        """Adds messages, or sends them at once; after ``close`` they are dropped."""
+        """Sends messages, or queues them while the line is busy; after ``close``, drops them."""
+        control = self._control
         for message in messages:
             if self._close is None and not self._over:
-                if not self.left and self._send_now is not None and self._send_now(message):
+                if not self._queue and control is not None and control.send_now(message):
                     continue
-                self.left.append(message)
+                self._queue.append(message)
                 self._bytes += len(message)
                 self._more.set()
 
     def close(self, code: int, reason: str) -> None:
-        """Closes the connection once everything has gone."""
+        """Closes the connection once the queue is empty."""
         if self._close is None:
             self._close = (code, reason)
             self._more.set()
 
     @property
     def closing(self) -> bool:
-        """Whether nothing more can be put in."""
+        """Whether further messages are dropped."""
         return self._close is not None or self._over
 
     @property
-    def waiting(self) -> int:
-        """Bytes that wait."""
+    def queued_bytes(self) -> int:
+        """Bytes queued."""
         return self._bytes
 
     async def below(self, size: int, seconds: float) -> None:
-        """Waits until at most so many bytes wait, or the client is gone.
+        """Waits until ``size`` bytes or fewer are queued, or the client is gone.
 
         Raises:
             TimeoutError: that took longer.
@@ -79,21 +76,27 @@ class Outbox:
                 await self._less.wait()
 
     async def finished(self, seconds: float) -> bool:
-        """Waits until all is sent and closed; false when that takes longer."""
+        """Waits until everything is sent and the connection closed; false on timeout."""
         done, _ = await asyncio.wait({self._writer}, timeout=seconds)
         return bool(done)
 
     async def stop(self) -> None:
-        """Writes nothing more."""
+        """Stops writing; queued messages are dropped."""
         self._writer.cancel()
         await asyncio.wait({self._writer})
+
+    async def close_now(self, messages: Sequence[bytes], code: int, reason: str) -> None:
+        """Closes a stuck connection: drops the queue, sends ``messages`` and a close frame."""
+        await self.stop()
+        if self._control is not None:
+            self._control.close_now(messages, code, reason)
 
     async def _write(self) -> None:
         try:
             while True:
-                while self.left:
-                    await self._websocket.send_bytes(self.left[0])
-                    self._bytes -= len(self.left.popleft())
+                while self._queue:
+                    await self._websocket.send_bytes(self._queue[0])
+                    self._bytes -= len(self._queue.popleft())
                     self._less.set()
                 if self._close is not None:
                     await self._websocket.close(*self._close)
@@ -101,7 +104,7 @@ class Outbox:
                 self._more.clear()
                 await self._more.wait()
         except (WebSocketDisconnect, RuntimeError):
-            pass  # gone, or closed by uvicorn for a broken frame; the reader is told as well
+            pass  # gone, or closed by uvicorn for a broken frame; the reader sees it, too
         finally:
             self._over = True
             self._less.set()

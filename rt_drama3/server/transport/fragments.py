@@ -1,8 +1,8 @@
-"""Fragmenter: large WebSocket frames as many small ones, before the parser sees them.
+"""Fragmenter: splits large WebSocket frames into small ones before the parser sees them.
 
-A frame of megabytes is copied and unmasked by the parser in one go, which stops the event loop for
-tens of milliseconds. Cut into fragments as it arrives, it costs a little each time, and the message
-need not be joined before it is in a thread.
+The parser copies and unmasks a frame in one go; one of megabytes blocks the event loop for tens of
+milliseconds. Split as it arrives, it costs a little each time, and the message is only joined in a
+thread.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ _CONTINUATION, _BINARY = 0, 2
 
 
 class Fragmenter:
-    """Cuts the data frames of one client; all else passes as it came.
+    """Splits the large data frames of one client; everything else passes unchanged.
 
     Args:
-        most: bytes of a payload; a frame that announces more passes, to be refused at its header.
+        limit: bytes of a payload; a larger frame passes, and the parser refuses its header.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._head = bytearray()  # of a frame, until it is whole
-        self._pass = 0  # bytes of a payload that pass
-        self._cut = 0  # bytes of a payload that are still to come and to be cut
-        self._part = bytearray()  # of it, until a fragment is full
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._head = bytearray()  # of a frame, until it is complete
+        self._pass = 0  # bytes of a payload to pass unchanged
+        self._cut = 0  # bytes of a payload yet to arrive and to be split
+        self._part = bytearray()  # of that payload, until a fragment is full
         self._first = 0  # byte of the next fragment's header
         self._fin = False
         self._mask = b""
 
     @property
     def cutting(self) -> bool:
-        """Whether the rest of a large frame is to come."""
+        """Whether the rest of a large frame has yet to arrive."""
         return self._cut > 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Takes what came; gives what the parser is to see, in order."""
+        """Takes received bytes; yields what the parser should see, in order."""
         view = memoryview(data)
         while view:
             if self._pass:
@@ -60,21 +60,21 @@ class Fragmenter:
             view = rest
 
     def _wanted(self) -> int:
-        """Bytes of the header that has begun."""
+        """Length of the current header."""
         if len(self._head) < 2:
             return 2
         long = {126: 2, 127: 8}.get(self._head[1] & 0x7F, 0)
         return 2 + long + (4 if self._head[1] & _MASKED else 0)
 
     def _begin(self) -> Iterator[bytes]:
-        """The header is whole."""
+        """The header is complete."""
         head, self._head = bytes(self._head), bytearray()
         masked = bool(head[1] & _MASKED)
         size = head[1] & 0x7F
         if size >= 126:
             size = int.from_bytes(head[2 : len(head) - (4 if masked else 0)], "big")
         data_frame = head[0] & _OPCODE <= _BINARY and not head[0] & _RESERVED and masked
-        if data_frame and PART < size <= self._most:
+        if data_frame and PART < size <= self._limit:
             self._cut, self._mask = size, head[-4:]
             self._first, self._fin = head[0] & _OPCODE, bool(head[0] & _FIN)
         else:
@@ -82,7 +82,7 @@ class Fragmenter:
             yield head
 
     def _fragment(self) -> bytes:
-        """The gathered part as a frame; the mask goes on where the part before it ended."""
+        """The gathered part as a frame; the mask continues where the previous part ended."""
         part, self._part = bytes(self._part), bytearray()
         last = _FIN if self._fin and not self._cut else 0
         head = bytes((self._first | last, _MASKED | 127)) + len(part).to_bytes(8, "big")
