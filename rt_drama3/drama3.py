@@ -36,7 +36,7 @@ from rt_drama3.scenes.best_of import (
 from rt_drama3.scenes.references import Codes, References, ReferenceSource
 from rt_drama3.scenes.steering import Steering, SteeringShelf
 from rt_drama3.scenes.takes import dump_take
-from rt_drama3.system.data_folder import default_data_folder
+from rt_drama3.system.paths import data_dir
 from rt_drama3.system.threads import compute_threads
 from rt_drama3.text.prompt import PromptBuilder
 
@@ -117,9 +117,7 @@ class Drama3:
         self.sampling = sampling
         self.threads = threads
         self.references = References(codec, fixed_voice, threads)
-        self.steering = SteeringShelf(
-            model, default_data_folder() / "steering", prompts.reads_directions
-        )
+        self.steering = SteeringShelf(model, data_dir() / "steering", prompts.reads_directions)
         self._engine_config = engine_config
         self._lock = threading.Lock()
         self._engine: Engine | None = None

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 from rt_drama3.errors import ConfigError
-from rt_drama3.system.cache import cache_dir
+from rt_drama3.system.paths import cache_dir
 
 FAILED, DISCARDED = ".failed", ".discarded"
 KEPT = 24 * 3600.0  # seconds

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from rt_drama3.aot import notes as package_notes
-from rt_drama3.system.cache import cache_dir
+from rt_drama3.system.paths import cache_dir
 
 log = logging.getLogger(__name__)
 

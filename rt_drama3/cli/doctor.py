@@ -22,7 +22,7 @@ from pathlib import Path
 from rt_drama3 import __version__
 from rt_drama3.cli.doctor_report import Finding, Probe, Report, render, run_probes
 from rt_drama3.system import machine
-from rt_drama3.system.cache import cache_dir
+from rt_drama3.system.paths import cache_dir
 
 __all__ = ["PROBES", "Finding", "Report", "collect", "render"]
 

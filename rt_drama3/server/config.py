@@ -16,7 +16,7 @@ from typing import Any
 from rt_drama3.errors import ConfigError
 from rt_drama3.protocol import ProtocolLimits
 from rt_drama3.protocol.listening import MODES
-from rt_drama3.system.data_folder import default_data_folder
+from rt_drama3.system.paths import data_dir
 from rt_drama3.system.settings import check_settings, read_settings, read_toml, setting
 
 SERVER_PREFIX = "RT_DRAMA3_SERVER_"
@@ -117,7 +117,7 @@ class ServerConfig:
     @property
     def folder(self) -> Path:
         """The data folder, also where none is set."""
-        return Path(self.data_folder).expanduser() if self.data_folder else default_data_folder()
+        return Path(self.data_folder).expanduser() if self.data_folder else data_dir()
 
 
 def is_loopback(host: str) -> bool:
