@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from rt_drama3_bench.served import Served
+from rt_drama3_bench.server_process import Served
 from tests.small import WAIT, small_directory, until
 
 

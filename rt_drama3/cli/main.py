@@ -55,8 +55,8 @@ app = typer.Typer(
 model_app = typer.Typer(help="Look at checkpoints and make tiny ones.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(voice_app, name="voice")
-app.add_typer(cli_bench.bench_app, name="bench")
 app.command()(serve)
+cli_bench.register(app)
 cli_sinks.register(app)
 cli_live.register(app)
 

@@ -16,8 +16,8 @@ from rt_drama3.config import ModelConfig
 from rt_drama3.errors import ConfigError
 from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel
-from rt_drama3_bench.random_model import random_model
-from rt_drama3_bench.sizes import official as official_config
+from rt_drama3_bench.local.random_model import random_model
+from rt_drama3_bench.local.sizes import official as official_config
 
 CONTEXT, FRAMES = 64, 16
 

@@ -14,9 +14,9 @@ import msgpack
 import numpy as np
 import pytest
 
-from rt_drama3.errors import RequestError
-from rt_drama3_bench import scenario_wire
+from rt_drama3_bench import remote
 from rt_drama3_bench.dialects import Cut, FishLiveCaller, NativeCaller, PcmReader, call
+from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.http_dialects import HttpCaller
 from rt_drama3_bench.metrics import Utterance, measure
 from rt_drama3_bench.target import Target, key_of
@@ -298,12 +298,12 @@ def test_addresses(url: str, dialect: str, address: str) -> None:
 
 
 def test_impossible_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RequestError, match="dialect is 'french'"):
+    with pytest.raises(BenchError, match="dialect is 'french'"):
         Target("http://h", "french")
-    with pytest.raises(RequestError, match="address is 'h:1'"):
+    with pytest.raises(BenchError, match="address is 'h:1'"):
         Target("h:1")
     monkeypatch.delenv("SOME_KEY", raising=False)
-    with pytest.raises(RequestError, match="SOME_KEY"):
+    with pytest.raises(BenchError, match="SOME_KEY"):
         key_of("openai", "SOME_KEY")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert key_of("openai", None) == "secret"
@@ -314,9 +314,9 @@ def test_a_server_that_sends_fast_is_interrupted_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All of an utterance is there before half a second of it would have been played."""
-    monkeypatch.setattr(scenario_wire, "make_caller", lambda target: caller("native"))
+    monkeypatch.setattr(remote, "make_caller", lambda target: caller("native"))
     target = Target("http://127.0.0.1:1", "native")
-    _, spoken, cut = run(scenario_wire._peer(target, 2, 3, 0.0))
+    _, spoken, cut = run(remote._peer(target, 2, 3, 0.0))
     assert all(made.ended and made.ended - made.arrivals[0].at < 0.5 for made in spoken)
     assert [made.cancelled is not None for made in cut] == [True] * 3
     assert all(measure(made).silent_ms is not None for made in cut)

@@ -9,7 +9,7 @@ import pytest
 from rt_drama3_bench.dialects import Cut
 from rt_drama3_bench.drive import drive, most_at_once
 from rt_drama3_bench.metrics import Arrival, Utterance, measure
-from rt_drama3_bench.scenario_wire import _doubling, judge_level, schedule
+from rt_drama3_bench.remote import _doubling, judge_level, schedule
 from rt_drama3_bench.schedules import Due
 from tests.latency.virtual import run
 

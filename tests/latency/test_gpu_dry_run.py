@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,21 @@ import torch
 
 from rt_drama3.config import SamplingConfig
 from rt_drama3.graph_step import FrameStep
-from rt_drama3_bench import gpu
-from rt_drama3_bench.device_bench import Bench
-from rt_drama3_bench.gpu_checks import lockstep
-from rt_drama3_bench.random_model import random_model
-from rt_drama3_bench.sizes import middle, official, tiny
+from rt_drama3_bench.local import gpu
+from rt_drama3_bench.local.device_bench import Bench
+from rt_drama3_bench.local.gpu_checks import lockstep
+from rt_drama3_bench.local.random_model import random_model
+from rt_drama3_bench.local.sizes import middle, official, tiny
+
+
+def measure(to: Path | None = None, batches: Sequence[int] = (1, 2, 4, 8)) -> int:
+    return gpu.measure(to, 40, list(batches), 450, dry_run=True)
 
 
 @pytest.mark.slow
 def test_dry_run(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
-    assert gpu.main(["--dry-run", "--batch", "1", "2", "--json", str(path)]) == 0
+    assert measure(path, [1, 2]) == 0
     report = json.loads(path.read_text())
     assert report["failed"] == []
     assert report["left_out"] == []
@@ -43,7 +48,7 @@ def test_dry_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert gpu.main([]) == 2
+    assert gpu.measure(None, 40, [1], 450, dry_run=False) == 2
     assert "--dry-run" in capsys.readouterr().err
 
 
@@ -65,9 +70,9 @@ def test_a_failed_check_is_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sections(monkeypatch)
-    assert gpu.main(["--dry-run"]) == 0
+    assert measure() == 0
     sections(monkeypatch, check_parity={"passed": False})
-    assert gpu.main(["--dry-run"]) == 1
+    assert measure() == 1
     assert "failed: parity" in capsys.readouterr().out
 
 
@@ -76,7 +81,7 @@ def test_a_section_that_breaks_does_not_silence_the_others(
 ) -> None:
     sections(monkeypatch, measure_codec=RuntimeError("no such kernel"))
     path = tmp_path / "gpu.json"
-    assert gpu.main(["--dry-run", "--json", str(path)]) == 1
+    assert measure(path) == 1
     report = json.loads(path.read_text())
     assert report["failed"] == ["codec"]
     assert "no such kernel" in report["codec"]["error"]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rt_drama3.errors import RequestError
 from rt_drama3_bench import budget_table, plots, report, runner, tables
 from rt_drama3_bench.calibration import Noise
 from rt_drama3_bench.compare import compare, show
+from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.metrics import Arrival, Utterance
 from rt_drama3_bench.result import Result, Series, Verdict, read
 
@@ -83,9 +83,9 @@ def test_every_figure_is_recorded_and_failures_are_told() -> None:
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)
-    with pytest.raises(RequestError, match=r"x\.json"):
+    with pytest.raises(BenchError, match=r"x\.json"):
         read(file)
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(BenchError, match="cannot be read"):
         read(tmp_path / "missing.json")
 
 
@@ -189,7 +189,7 @@ def test_the_budget_table(tmp_path: Path) -> None:
     assert page.read_text().endswith("| 3 |\n<!-- /bench:budget -->\nafter\n")
     assert "old" not in page.read_text()
     page.write_text("no marks")
-    with pytest.raises(RequestError, match="bench:budget"):
+    with pytest.raises(BenchError, match="bench:budget"):
         budget_table.write(page, [step])
-    with pytest.raises(RequestError, match="none of these runs"):
+    with pytest.raises(BenchError, match="none of these runs"):
         budget_table.table([Result("peer")])

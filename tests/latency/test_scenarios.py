@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from rt_drama3.drama3 import Drama3
-from rt_drama3.errors import DeviceError
-from rt_drama3_bench import echo, scenario_ci, scenario_engine, scenario_sink
+from rt_drama3_bench import echo
 from rt_drama3_bench.calibration import Calibration
+from rt_drama3_bench.errors import BenchError
+from rt_drama3_bench.local import ci, sink, utterances
+from rt_drama3_bench.local.sink import NullSink
 from rt_drama3_bench.metrics import Arrival, Utterance, measure
 from rt_drama3_bench.result import Result, Verdict
-from rt_drama3_bench.scenario_sink import NullSink
-from rt_drama3_bench.served import Served
+from rt_drama3_bench.server_process import Served
 
 
 def test_an_utterance_of_the_engine(nano: Drama3) -> None:
-    made = scenario_engine.speak(nano.engine, "Hello there.")
+    made = utterances.speak(nano.engine, "Hello there.")
     assert made.rate == nano.sample_rate
     found = measure(made)
     assert found.first_pcm_ms is not None
@@ -35,10 +36,10 @@ def test_an_utterance_of_the_engine(nano: Drama3) -> None:
 
 def test_fixed_groups_are_fixed_and_the_engine_is_itself_again(nano: Drama3) -> None:
     frame = nano.codec.config.frame_samples
-    with scenario_engine.groups(4):
-        made = scenario_engine.speak(nano.engine, "Hello there.")
+    with utterances.groups(4):
+        made = utterances.speak(nano.engine, "Hello there.")
     assert {a.samples // frame for a in made.arrivals[:-1]} == {4}
-    grown = scenario_engine.speak(nano.engine, "Hello there.")
+    grown = utterances.speak(nano.engine, "Hello there.")
     assert grown.arrivals[0].samples == frame
 
 
@@ -55,7 +56,7 @@ def test_sinks_are_fed_at_the_pace_of_the_utterance() -> None:
     made.arrivals = [Arrival(0.1 + 0.05 * n, 400, pcm=pcm) for n in range(3)]
     sink, result = NullSink(), Result("sink")
     began = time.monotonic()
-    scenario_sink._play(result, "null", sink, made, times=2)
+    sink._play(result, "null", sink, made, times=2)
     assert time.monotonic() - began >= 0.2  # two takes of 0.1 s between first and last piece
     assert sink.samples == 2 * 3 * 400 + 400  # and what is stopped
     series = {one.name: one.samples for one in result.series}
@@ -66,10 +67,10 @@ def test_sinks_are_fed_at_the_pace_of_the_utterance() -> None:
 def test_outputs_that_are_not_there_are_named(
     nano: Drama3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = scenario_engine.speak(nano.engine, "Hello there.")
-    monkeypatch.setattr(scenario_engine, "speak", lambda *_: made)
+    made = utterances.speak(nano.engine, "Hello there.")
+    monkeypatch.setattr(utterances, "speak", lambda *_: made)
     result = Result("sink")
-    scenario_sink.sink(result, ("wav", "flac", "nonsense.xyz"), step_mode="eager", times=1)
+    sink.sink(result, ("wav", "flac", "nonsense.xyz"), step_mode="eager", times=1)
     names = [one.name for one in result.series]
     assert "wav: write" in names
     assert "flac: write" in names
@@ -81,23 +82,23 @@ def test_a_starved_machine_excuses_speed_and_nothing_else() -> None:
     names = ("continuity of the engine", "ratio: a over b", "frames in the first piece")
     result.verdicts = [Verdict(name, 9, 1) for name in names]
     quiet, starved = (Calibration(1, 1, 1, 1, 1, share) for share in (0.97, 0.3))
-    scenario_ci.excuse(result, quiet, quiet)
+    ci.excuse(result, quiet, quiet)
     assert [verdict.met for verdict in result.verdicts] == [False] * 3
-    scenario_ci.excuse(result, quiet, starved)
+    ci.excuse(result, quiet, starved)
     assert [verdict.met for verdict in result.verdicts] == [True, True, False]
 
 
 def test_a_server_that_does_not_start_is_an_error_with_its_log(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="not ready within"):
+    with pytest.raises(BenchError, match="not ready within"):
         Served(str(tmp_path / "no-model"), "eager", patience=60)
 
 
 @pytest.mark.slow
 def test_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     """``rt-drama3 bench ci``, with one utterance of each kind."""
-    monkeypatch.setattr(scenario_ci, "TURNS", 1)
+    monkeypatch.setattr(ci, "TURNS", 1)
     result = Result("ci")
-    scenario_ci.ci(result)
+    ci.ci(result)
     missed = [verdict for verdict in result.verdicts if not verdict.met]
     assert missed == []
     assert {"native: faults", "openai: faults"} <= {

@@ -10,7 +10,7 @@ import pytest
 from rt_drama3_bench.metrics import Arrival, Utterance
 from rt_drama3_bench.process_watch import Usage, usage
 from rt_drama3_bench.result import Result
-from rt_drama3_bench.scenario_soak import Look, judge, look
+from rt_drama3_bench.soak import Look, judge, look
 
 
 def rounds(leak: float = 0.0, **more: object) -> list[Look]:

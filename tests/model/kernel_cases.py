@@ -25,7 +25,7 @@ from rt_drama3.config import ModelConfig, SamplingConfig
 from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel, kernel_ops
 from rt_drama3.model.moe import FP8_BLOCK, dequantize, swiglu
-from rt_drama3_bench.random_model import random_model
+from rt_drama3_bench.local.random_model import random_model
 
 Experts = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
 CASES: dict[str, Callable[[torch.device, torch.dtype], None]] = {}

@@ -19,8 +19,8 @@ from rt_drama3.config import ModelConfig, SamplingConfig
 from rt_drama3.errors import DeviceError
 from rt_drama3.graph_step import FrameStep, StepTensors, frame_step
 from rt_drama3.model import SpeechModel, kernel_ops
-from rt_drama3_bench.gpu_checks import lockstep
-from rt_drama3_bench.random_model import random_model
+from rt_drama3_bench.local.gpu_checks import lockstep
+from rt_drama3_bench.local.random_model import random_model
 
 GREEDY = SamplingConfig(temperature=0, head_temperature=0)
 SAMPLED = SamplingConfig()

@@ -1,5 +1,5 @@
-"""``python -m rt_drama3_bench SCENARIO`` is ``rt-drama3 bench SCENARIO``."""
+"""``python -m rt_drama3_bench`` is ``rt-drama3-bench``."""
 
-from rt_drama3.cli.bench import main
+from rt_drama3_bench.cli import main
 
 main()

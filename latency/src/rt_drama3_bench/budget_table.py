@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rt_drama3.errors import RequestError
+from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.estimates import Summary, summarize
 from rt_drama3_bench.result import Result
 
@@ -33,7 +33,7 @@ def table(results: Sequence[Result]) -> str:
     """The table as Markdown, with the machine in front.
 
     Raises:
-        RequestError: none of the runs has any of its figures.
+        BenchError: none of the runs has any of its figures.
     """
     lines: list[str] = []
     for scenario, name, title in ROWS:
@@ -46,7 +46,7 @@ def table(results: Sequence[Result]) -> str:
                 if series.name == name and series.unit == "ms"
             ]
     if not lines:
-        raise RequestError("none of these runs has a figure of the budget; run step, codec, ...")
+        raise BenchError("none of these runs has a figure of the budget; run step, codec, ...")
     head = ["| what, ms | p50 | 95 % of it | p95 | max | n |", "|---|---|---|---|---|---|"]
     return "\n".join([_machine(results), "", *head, *lines])
 
@@ -55,15 +55,15 @@ def write(file: Path, results: Sequence[Result]) -> None:
     """Puts the table between the two marks of a file.
 
     Raises:
-        RequestError: the file cannot be read, or has no such marks.
+        BenchError: the file cannot be read, or has no such marks.
     """
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise RequestError(f"cannot read {file}: {error.strerror}; check the path.") from error
+        raise BenchError(f"cannot read {file}: {error.strerror}; check the path.") from error
     start, end = text.find(BEGIN), text.find(END)
     if start < 0 or end < start:
-        raise RequestError(f"{file} has no {BEGIN} and {END} behind it to put the table between.")
+        raise BenchError(f"{file} has no {BEGIN} and {END} behind it to put the table between.")
     made = f"{text[: start + len(BEGIN)]}\n{table(results)}\n{text[end:]}"
     file.write_text(made, encoding="utf-8")
 

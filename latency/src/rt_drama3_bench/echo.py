@@ -16,7 +16,7 @@ import msgpack
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
-from rt_drama3_bench import beside
+from rt_drama3_bench import worker
 
 LARGEST = 64 << 20  # bytes of the message that brings the others
 
@@ -27,9 +27,9 @@ def measure(messages: Sequence[tuple[float, bytes]]) -> list[float]:
     Args:
         messages: when each came, in seconds, and its bytes.
     """
-    process, pipe = beside.start(_serve)
+    process, pipe = worker.start(_serve)
     try:
-        return asyncio.run(_client(beside.told(pipe), messages))
+        return asyncio.run(_client(worker.receive(pipe), messages))
     finally:
         with contextlib.suppress(OSError):  # it has died
             pipe.send("end")

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rt_drama3.errors import RequestError
 from rt_drama3_bench import metrics as metric
 from rt_drama3_bench.calibration import Calibration, Noise
+from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.metrics import Utterance
 
 FORMAT = "rt-drama3 latency 1"
@@ -194,14 +194,14 @@ def read(path: Path) -> Result:
     """Reads a run that was written.
 
     Raises:
-        RequestError: the file cannot be read, or is something else.
+        BenchError: the file cannot be read, or is something else.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RequestError(f"{path} cannot be read as JSON: {error}.") from error
+        raise BenchError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-        raise RequestError(f"{path} was not written by rt-drama3 bench: it is not {FORMAT!r}.")
+        raise BenchError(f"{path} was not written by rt-drama3 bench: it is not {FORMAT!r}.")
     try:
         found["series"] = [Series(**one) for one in found["series"]]
         found["verdicts"] = [Verdict(**one) for one in found["verdicts"]]
@@ -210,7 +210,7 @@ def read(path: Path) -> Result:
         found["noise"] = found["noise"] and Noise(**found["noise"])
         return Result(**found)
     except (KeyError, TypeError) as error:
-        raise RequestError(f"{path} is damaged: {error}.") from error
+        raise BenchError(f"{path} is damaged: {error}.") from error
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from rt_drama3.errors import RequestError
+from rt_drama3_bench.errors import BenchError
 
 DIALECTS = ("native", "fish-live", "fish-http", "openai")
 KEY_VARIABLES = {
@@ -41,7 +41,7 @@ class Target:
         timeout: seconds in which an utterance must be over.
 
     Raises:
-        RequestError: the dialect or the address is none.
+        BenchError: the dialect or the address is none.
     """
 
     url: str
@@ -57,10 +57,10 @@ class Target:
         """Checks what can be checked without a connection."""
         if self.dialect not in DIALECTS:
             known = ", ".join(DIALECTS)
-            raise RequestError(f"the dialect is {self.dialect!r}; use one of {known}.")
+            raise BenchError(f"the dialect is {self.dialect!r}; use one of {known}.")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
-            raise RequestError(
+            raise BenchError(
                 f"the address is {self.url!r}; it must be like http://host:port (https, ws, wss)."
             )
 
@@ -117,11 +117,11 @@ def key_of(dialect: str, variable: str | None) -> str | None:
         variable: looked for instead, and must then be set.
 
     Raises:
-        RequestError: the variable that was named is not set.
+        BenchError: the variable that was named is not set.
     """
     if variable is None:
         return os.environ.get(KEY_VARIABLES.get(dialect, "")) or None
     key = os.environ.get(variable)
     if not key:
-        raise RequestError(f"--key-env names {variable}, which is not set; export the key first.")
+        raise BenchError(f"--key-env names {variable}, which is not set; export the key first.")
     return key

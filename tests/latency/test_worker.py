@@ -7,8 +7,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from rt_drama3.errors import DeviceError
-from rt_drama3_bench import beside
+from rt_drama3_bench import worker
+from rt_drama3_bench.errors import BenchError
 
 WAIT = 120.0  # seconds that an interpreter may take to start
 
@@ -22,16 +22,16 @@ def dies(pipe: Connection) -> None:
 
 
 def test_both_ends_of_the_pipe_work() -> None:
-    process, pipe = beside.start(tells, 40)
+    process, pipe = worker.start(tells, 40)
     pipe.send(2)
-    assert beside.told(pipe) == 42
+    assert worker.receive(pipe) == 42
     process.join(WAIT)
     assert process.exitcode == 0
 
 
 def test_nobody_waits_for_a_process_that_died() -> None:
-    process, pipe = beside.start(dies)
-    with pytest.raises(DeviceError, match="a process of the measurement died"):
-        beside.told(pipe)
+    process, pipe = worker.start(dies)
+    with pytest.raises(BenchError, match="a process of the measurement died"):
+        worker.receive(pipe)
     process.join(WAIT)
     assert process.exitcode == 3

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rt_drama3.errors import DeviceError
+from rt_drama3_bench.errors import BenchError, require_rt_drama3
 
 STOP_SECONDS = 20.0
 LINES = 50  # of the log that are kept for messages
@@ -35,7 +35,7 @@ class Served:
         started: seconds from the start of the process until it was ready.
 
     Raises:
-        DeviceError: it did not become ready; the message has the end of its log.
+        BenchError: it did not become ready; the message has the end of its log.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Served:
         arguments: Sequence[str] = (),
         patience: float = 600.0,
     ) -> None:
+        require_rt_drama3("starting a server")
         self._folder = tempfile.TemporaryDirectory(prefix="rt-drama3-bench-")
         command = [sys.executable, "-m", "rt_drama3", "serve", "--port", "0"]
         command += ["--model", model, "--data-folder", self._folder.name, *arguments]
@@ -67,7 +68,7 @@ class Served:
         if not (self._ports and self._speaks):
             self.close()
             log = "".join(self._log) or "(nothing)"
-            raise DeviceError(f"the server was not ready within {self.started:.0f} s. Log:\n{log}")
+            raise BenchError(f"the server was not ready within {self.started:.0f} s. Log:\n{log}")
         self.url = f"http://127.0.0.1:{self._ports[0]}"
 
     @property

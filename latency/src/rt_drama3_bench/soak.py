@@ -20,7 +20,7 @@ from rt_drama3_bench.metrics import TOLERATED, Utterance
 from rt_drama3_bench.process_watch import Usage, usage
 from rt_drama3_bench.result import Result, Verdict
 from rt_drama3_bench.schedules import TEXTS, Due, turns
-from rt_drama3_bench.served import Served
+from rt_drama3_bench.server_process import Served
 from rt_drama3_bench.target import Target
 
 ROUND = 20.0  # seconds of work between two looks

@@ -1,20 +1,17 @@
-"""Everything about the GPU in one command: ``python -m rt_drama3_bench.gpu --json gpu.json``.
+"""Everything about a CUDA device in one command: ``rt-drama3 bench gpu --json gpu.json``.
 
 Checks that the kernels and the forms of the step agree, then measures full-size models with random
 weights against the memory's bandwidth. It takes less than eight minutes; what does not fit is left
 out and named. Exit code 1: a check failed. Exit code 2: there is no CUDA device.
 
-    python -m rt_drama3_bench.gpu --layers 8 --batch 1 8    # a quick look
-    python -m rt_drama3_bench.gpu --dry-run                 # every line, tiny, on a CPU
+    rt-drama3 bench gpu --layers 8 --batch 1 --batch 8    # a quick look
+    rt-drama3 bench gpu --dry-run                         # every line, tiny, on a CPU
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
-import shutil
-import subprocess
 import sys
 import time
 import traceback
@@ -26,11 +23,11 @@ from typing import Any
 import torch
 
 from rt_drama3_bench.calibration import calibrate, judge
-from rt_drama3_bench.device_bench import Bench
-from rt_drama3_bench.environment import environment
-from rt_drama3_bench.gpu_checks import check_company, check_kernels, check_parity
-from rt_drama3_bench.gpu_engine import measure_engine
-from rt_drama3_bench.gpu_speed import (
+from rt_drama3_bench.environment import environment, nvidia_smi
+from rt_drama3_bench.local.device_bench import Bench
+from rt_drama3_bench.local.gpu_checks import check_company, check_kernels, check_parity
+from rt_drama3_bench.local.gpu_engine import measure_engine
+from rt_drama3_bench.local.gpu_speed import (
     measure_ceilings,
     measure_codec,
     measure_kernels,
@@ -39,10 +36,8 @@ from rt_drama3_bench.gpu_speed import (
     measure_step,
     step_of,
 )
-from rt_drama3_bench.random_model import random_model
-from rt_drama3_bench.sizes import official, tiny
-
-SECONDS = 450.0
+from rt_drama3_bench.local.random_model import random_model
+from rt_drama3_bench.local.sizes import official, tiny
 
 
 def run(
@@ -114,10 +109,8 @@ def _more_environment(bench: Bench) -> dict[str, Any]:
 
         facts["triton"] = triton.__version__
     if not bench.dry:
-        if query := shutil.which("nvidia-smi"):
-            asked = [query, "--query-gpu=driver_version", "--format=csv,noheader"]
-            answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-            facts["driver"] = answer.stdout.strip()
+        found = nvidia_smi("driver_version")
+        facts["driver"] = found[0] if found else None
         facts["free_and_total_memory"] = torch.cuda.mem_get_info(bench.device)
     return facts
 
@@ -127,33 +120,36 @@ def _short(found: Any) -> str:
     return text if len(text) < 1500 else text[:1500] + " ..."
 
 
-def main(arguments: list[str] | None = None, name: str = "python -m rt_drama3_bench.gpu") -> int:
-    """The command, called by ``name``; returns its exit code."""
-    parser = argparse.ArgumentParser(name, description="Check and measure the GPU path.")
-    parser.add_argument("--json", type=Path, help="write the report to this file")
-    parser.add_argument("--layers", type=int, default=40, help="backbone layers (default 40)")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit")
-    parser.add_argument("--dry-run", action="store_true", help="tiny, on the CPU")
-    options = parser.parse_args(arguments)
-    if not options.dry_run and not torch.cuda.is_available():
+def measure(to: Path | None, layers: int, batches: list[int], seconds: float, dry_run: bool) -> int:
+    """Runs everything and writes the report.
+
+    Args:
+        to: the JSON file; None writes none.
+        layers, batches: see ``run``.
+        seconds: time limit; sections that would exceed it are left out.
+        dry_run: tiny sizes on the CPU: every line runs, figures mean nothing.
+
+    Returns:
+        The exit code: 0, 1 when a check failed, 2 without a CUDA device.
+    """
+    if not dry_run and not torch.cuda.is_available():
         sys.stderr.write(
-            "latency.gpu: this torch sees no CUDA device. Install a CUDA build of torch and its "
+            "bench gpu: this torch sees no CUDA device. Install a CUDA build of torch and its "
             "driver, or use --dry-run to run every line on the CPU.\n"
         )
         return 2
-    device = torch.device("cpu" if options.dry_run else "cuda")
+    device = torch.device("cpu" if dry_run else "cuda")
 
     def say(line: str) -> None:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
     def save(report: dict[str, Any]) -> None:
-        if options.json:
-            options.json.write_text(json.dumps(report, indent=1, default=str) + "\n")
+        if to is not None:
+            to.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
 
-    bench = Bench(device, options.seconds)
-    report = run(bench, options.layers, options.batch, say, save)
+    bench = Bench(device, seconds)
+    report = run(bench, layers, batches, say, save)
     failed = [name for name, part in report.items() if _failed(part)]
     report["failed"] = failed
     save(report)
@@ -163,7 +159,3 @@ def main(arguments: list[str] | None = None, name: str = "python -m rt_drama3_be
 
 def _failed(part: Any) -> bool:
     return isinstance(part, dict) and part.get("passed") is False
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,13 +17,14 @@ import rt_drama3
 from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
-from rt_drama3_bench import metrics, resample, scenario_engine, scenario_wire
+from rt_drama3_bench import metrics, remote
 from rt_drama3_bench.calibration import Calibration, calibrate
 from rt_drama3_bench.estimates import percentile
+from rt_drama3_bench.local import resample, utterances
+from rt_drama3_bench.local.parts import WINDOW, at_once, in_groups
 from rt_drama3_bench.metrics import Utterance
 from rt_drama3_bench.result import Result, Verdict
-from rt_drama3_bench.scenario_model import WINDOW, at_once, in_groups
-from rt_drama3_bench.served import Served
+from rt_drama3_bench.server_process import Served
 from rt_drama3_bench.target import Target
 
 SLACK = 1_000.0  # milliseconds of underrun that a shared machine is forgiven
@@ -42,7 +43,7 @@ def ci(result: Result, model: str = "nano") -> None:
         result.preparation["server ready"] = served.started
         for dialect in ("native", "fish-live", "openai"):
             part = Result(dialect)
-            scenario_wire.peer(part, Target(served.url, dialect), TURNS, 1, 0.05)
+            remote.peer(part, Target(served.url, dialect), TURNS, 1, 0.05)
             _take_over(result, part, dialect)
     excuse(result, before, calibrate())
 
@@ -59,13 +60,13 @@ def excuse(result: Result, before: Calibration, after: Calibration) -> None:
 
 def _engine(result: Result, drama: Drama3) -> None:
     spoken: dict[str, list[Utterance]] = {}
-    for way in scenario_engine.variants("eager"):
+    for way in utterances.variants("eager"):
         started = time.monotonic()
-        with Engine(drama, way.config) as engine, scenario_engine.groups(way.fixed):
+        with Engine(drama, way.config) as engine, utterances.groups(way.fixed):
             engine.wait_until_warm()
             result.preparation[way.name] = time.monotonic() - started
             count = 1 if spoken else TURNS  # of the baselines the audio alone is needed
-            turns = [scenario_engine.speak(engine, scenario_wire.SENTENCE) for _ in range(count)]
+            turns = [utterances.speak(engine, remote.SENTENCE) for _ in range(count)]
             spoken[way.name] = turns
         result.record(f"{way.name}: ", turns)
     ours, *others = spoken.values()
@@ -82,7 +83,7 @@ def _engine(result: Result, drama: Drama3) -> None:
         float(np.abs(a - audio[0]).max()) if len(a) == len(audio[0]) else 2.0 for a in audio
     )
     result.verdicts.append(Verdict("audio of other groupings: largest difference", apart, 1e-3))
-    scenario_wire.judge_seams(result, ours)
+    remote.judge_seams(result, ours)
     found = [metrics.measure(one) for one in ours]
     worst = max(m.underrun_worst_ms for m in found)
     result.verdicts.append(Verdict("continuity of the engine: worst underrun, ms", worst, SLACK))
@@ -91,7 +92,7 @@ def _engine(result: Result, drama: Drama3) -> None:
 
 
 def _codec(result: Result, drama: Drama3) -> None:
-    codes = torch.from_numpy(drama.generate(scenario_wire.SENTENCE, seed=1).codes)[None]
+    codes = torch.from_numpy(drama.generate(remote.SENTENCE, seed=1).codes)[None]
     single: list[float] = []
     once: list[float] = []
     window: list[float] = []

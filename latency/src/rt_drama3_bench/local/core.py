@@ -1,37 +1,23 @@
-"""Ratios of the realtime core, all measured within one run: ``python -m rt_drama3_bench.core``.
-
-Absolute times belong to a machine and a moment; what this file judges are ratios between things
-that were timed in turns on the same machine, so that a busy neighbour disturbs both sides alike.
-
-    python -m rt_drama3_bench.core --json core.json
-    python -m rt_drama3_bench.core --check      # exit code 1 when a ratio misses its target
-"""
+"""Ratios of the realtime core: things that were timed in turns on the same machine."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-import rt_drama3
 from rt_drama3.aot.builder import PackageBuilder
 from rt_drama3.aot.codec import CompiledCodec
 from rt_drama3.aot.step import CompiledStep
 from rt_drama3.drama3 import Drama3
-from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.engine.step_runner import CPU_BLOCK
 from rt_drama3.graph_step import FrameStep
-from rt_drama3_bench.environment import environment
 
 TEXT = "Thank you for calling. Your order has been shipped and should arrive on Monday."
 WINDOW = 32  # frames that a codec without memory decodes again for every new one
@@ -255,10 +241,10 @@ def overlap_ratio(bench: Bench) -> list[Ratio]:
             bench.codec.decode_step(bench.codes[None, :, first : first + group], state)
 
     def both() -> None:
-        beside = threading.Thread(target=decode)
-        beside.start()
+        decoding = threading.Thread(target=decode)
+        decoding.start()
         make()
-        beside.join()
+        decoding.join()
 
     times = in_turns(make, decode, both)
     alone, other, together = (side.middle for side in times)
@@ -364,34 +350,3 @@ def warm_voice(bench: Bench) -> list[Ratio]:
 
 
 MEASURES = (step_ratio, guidance_ratio, codec_ratio, overlap_ratio, first_pcm, warm_voice)
-
-
-def main() -> int:
-    """Runs everything; see the module docstring."""
-    parser = argparse.ArgumentParser(description="Ratios of the realtime core.")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--check", action="store_true", help="fail when a target is missed")
-    options = parser.parse_args()
-    drama = rt_drama3.load(
-        "nano", device="cpu", engine=EngineConfig(step_mode="compile", max_streams=1)
-    )
-    bench = Bench(drama)
-    ratios: list[Ratio] = []
-    for measure in MEASURES:
-        ratios += measure(bench)
-    drama.close()
-    for ratio in ratios:
-        sign = ">=" if ratio.at_least else "<="
-        verdict = "ok  " if ratio.met else "MISS"
-        sys.stdout.write(
-            f"{verdict} {ratio.value:6.2f} ({sign} {ratio.target:g})  {ratio.name}: "
-            f"{ratio.detail}\n"
-        )
-    if options.json:
-        report = {"environment": environment(), "ratios": [asdict(r) for r in ratios]}
-        options.json.write_text(json.dumps(report, indent=1))
-    return 0 if all(r.met for r in ratios) or not options.check else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,10 +11,11 @@ from typing import Any
 
 import rt_drama3
 from rt_drama3.engine.config import EngineConfig
-from rt_drama3_bench import scenario_engine, scenario_wire
-from rt_drama3_bench.device_bench import Bench
+from rt_drama3_bench import remote
 from rt_drama3_bench.energy import Meter
 from rt_drama3_bench.estimates import summarize
+from rt_drama3_bench.local import utterances
+from rt_drama3_bench.local.device_bench import Bench
 from rt_drama3_bench.result import Result
 
 WARM_SECONDS = 120.0
@@ -28,23 +29,19 @@ def measure_engine(bench: Bench, times: int = 20) -> dict[str, Any]:
     with rt_drama3.load("nano", device=bench.device.type, engine=config) as drama:
         if not drama.engine.wait_until_warm(WARM_SECONDS):
             return {"error": f"not warm within {WARM_SECONDS:.0f} s", "passed": False}
-        scenario_engine.speak(drama.engine, scenario_wire.SENTENCE)
+        utterances.speak(drama.engine, remote.SENTENCE)
         prepared = time.monotonic() - started
         meter, result = Meter(), Result("engine")
-        spoken = [
-            scenario_engine.speak(drama.engine, scenario_wire.SENTENCE, seed)
-            for seed in range(times)
-        ]
+        spoken = [utterances.speak(drama.engine, remote.SENTENCE, seed) for seed in range(times)]
         audio = sum(one.seconds for one in spoken)
         cost = meter.spent().per(audio)
         cuts = [
-            scenario_engine.interrupt(drama.engine, 4 * scenario_wire.SENTENCE, seed)
-            for seed in range(times)
+            utterances.interrupt(drama.engine, 4 * remote.SENTENCE, seed) for seed in range(times)
         ]
         mode = drama.engine.step_mode
     result.record("", spoken)
     result.add("barge in, until the engine is done with the stream", "ms", cuts)
-    scenario_wire.judge_seams(result, spoken)
+    remote.judge_seams(result, spoken)
     return {
         "step": mode,
         "prepared_s": prepared,

@@ -18,7 +18,7 @@ from rt_drama3.codec_stream import Decode
 from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.graph_step import FrameStep
-from rt_drama3_bench import resample
+from rt_drama3_bench.local import resample
 from rt_drama3_bench.result import Result, Verdict
 
 TEXT = "Thank you for calling. Your order has been shipped and should arrive on Monday."
@@ -177,6 +177,14 @@ def _resampler(result: Result, found: Sequence[resample.Figures]) -> None:
         name = f"resampling to {one.to_rate} Hz, {ours[one.quality]}"
         result.add(f"{name}: cost of a frame", "us", one.times_us)
         result.add(f"{name}: held back", "ms", one.held)
+        result.facts[f"{name}: ready of the first frame, ms"] = one.first_ms
+        result.facts[f"{name}: making the resampler, ms"] = one.design_ms
+        if one.quality == "low_latency":
+            cost, held = resample.MAX_MICROSECONDS, resample.MAX_HELD_MS
+            result.verdicts += [
+                Verdict(f"{name}: cost of a frame, p50, us", one.median_us, cost),
+                Verdict(f"{name}: held back, longest, ms", one.max_held_ms, held),
+            ]
 
 
 def _codec_ratios(result: Result, frames: int, fastest: str) -> None:

@@ -20,10 +20,11 @@ from rt_drama3.engine import delivery as engine_delivery
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import Audio, SpeechRequest
-from rt_drama3_bench import core, metrics
+from rt_drama3_bench import metrics
+from rt_drama3_bench.local import core
 from rt_drama3_bench.metrics import Arrival, Utterance
+from rt_drama3_bench.remote import SENTENCE, judge_seams
 from rt_drama3_bench.result import Result, Verdict
-from rt_drama3_bench.scenario_wire import SENTENCE, judge_seams
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from rt_drama3.config import ModelConfig
 from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel, kernel_ops
 from rt_drama3.model.moe import MoE, dequantize, swiglu
-from rt_drama3_bench.device_bench import GREEDY, SAMPLED, Bench, random_rows, speak
-from rt_drama3_bench.random_model import random_model
-from rt_drama3_bench.sizes import middle, official, tiny
+from rt_drama3_bench.local.device_bench import GREEDY, SAMPLED, Bench, random_rows, speak
+from rt_drama3_bench.local.random_model import random_model
+from rt_drama3_bench.local.sizes import middle, official, tiny
 
 FRAMES = 200
 _SIZES = {"tiny": tiny(), "middle": middle()}

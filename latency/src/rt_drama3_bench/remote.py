@@ -8,15 +8,15 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rt_drama3.errors import DeviceError, RequestError
 from rt_drama3_bench import metrics, seams
 from rt_drama3_bench.dialects import Cut, call, make_caller
 from rt_drama3_bench.drive import drive, most_at_once
+from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.estimates import percentile
 from rt_drama3_bench.metrics import TOLERATED, Metrics, Utterance
 from rt_drama3_bench.result import Result, Verdict
 from rt_drama3_bench.schedules import TEXTS, Due, fixed, poisson, turns
-from rt_drama3_bench.served import Served
+from rt_drama3_bench.server_process import Served
 from rt_drama3_bench.target import Target
 
 SENTENCE, LONG = TEXTS[2], TEXTS[4]
@@ -40,7 +40,7 @@ def peer(
         pause: seconds between them, so that the server is idle.
 
     Raises:
-        DeviceError: the first utterance failed.
+        BenchError: the first utterance failed.
     """
     first, spoken, cut = asyncio.run(_peer(target, times, barge_ins, pause))
     figures = metrics.measure(first)
@@ -115,11 +115,11 @@ def load(
         price: of the machine for an hour, to say what a stream costs.
 
     Raises:
-        RequestError: the pattern is unknown.
-        DeviceError: not even the first level could be served.
+        BenchError: the pattern is unknown.
+        BenchError: not even the first level could be served.
     """
     if pattern not in PATTERNS:
-        raise RequestError(f"the pattern is {pattern!r}; use one of {', '.join(PATTERNS)}.")
+        raise BenchError(f"the pattern is {pattern!r}; use one of {', '.join(PATTERNS)}.")
     if target is not None:
         _ramp(result, target, pattern, levels, seconds, seed, price)
         return
@@ -207,7 +207,7 @@ def _ramp(
 ) -> None:
     warm = asyncio.run(_once(target))
     if warm.error is not None:
-        raise DeviceError(f"the first utterance failed: {warm.error}")
+        raise BenchError(f"the first utterance failed: {warm.error}")
     result.preparation["first utterance of all"] = (warm.ended or warm.due) - warm.due
     ramp = iter(levels) if levels else _doubling(pattern)
     unit = "streams" if pattern in ("steady", "turns") else "requests a second"
@@ -266,7 +266,7 @@ async def _peer(
     try:
         first = await one(SENTENCE)
         if first.error is not None:
-            raise DeviceError(f"{target.address} did not speak: {first.error}")
+            raise BenchError(f"{target.address} did not speak: {first.error}")
         spoken = [await one(SENTENCE) for _ in range(times)]
         sending = [u.ended - u.arrivals[0].at for u in spoken if u.ended and u.arrivals]
         usual = statistics.median(sending) if sending else 1.0

@@ -19,8 +19,8 @@ from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel, kernel_ops
 from rt_drama3.model.backbone import BackboneLayer
 from rt_drama3.model.moe import MoE
-from rt_drama3_bench.device_bench import SAMPLED, Bench, random_codec, random_rows, speak
 from rt_drama3_bench.estimates import summarize
+from rt_drama3_bench.local.device_bench import SAMPLED, Bench, random_codec, random_rows, speak
 
 CONTEXT, ROWS = 4096, 512  # of every stream when frames are timed
 TIMED = 40  # frames

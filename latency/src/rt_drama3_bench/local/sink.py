@@ -19,7 +19,7 @@ import rt_drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks import PcmFormat, Sink, SinkStats, make_sink
-from rt_drama3_bench import scenario_engine
+from rt_drama3_bench.local import utterances
 from rt_drama3_bench.metrics import Utterance
 from rt_drama3_bench.result import Result, Verdict
 from rt_drama3_bench.schedules import TEXTS
@@ -80,7 +80,7 @@ def sink(
     """
     with rt_drama3.load(model, engine=EngineConfig(step_mode=step_mode)) as drama:
         drama.engine.wait_until_warm()
-        spoken = scenario_engine.speak(drama.engine, TEXTS[2])
+        spoken = utterances.speak(drama.engine, TEXTS[2])
         result.facts["step"] = drama.engine.step_mode
     result.record("", [spoken])
     for kind in kinds:
