@@ -1,9 +1,9 @@
-"""Word rules: a tokenizer's long list of words to be replaced, applied by looking words up.
+"""Word rules: a tokenizer's long list of word replacements, applied by dictionary lookup.
 
-A normaliser that knows thousands of words (the embedded voice's turns them into phonemes) means
-as many regular expressions for every text, and milliseconds in front of the first audio. Which of
-them can match is told by the words of the text, so only those are run, in their order: the result,
-offsets included, is the same.
+The embedded voice's normalizer knows thousands of words, which it replaces with phonemes. Run as
+regular expressions over every text, they would add milliseconds to the first audio. Only the rules
+whose word occurs in the text can match, so only those are run, in their order; the result, offsets
+included, is the same.
 """
 
 from __future__ import annotations
@@ -17,49 +17,50 @@ from typing import Any
 from tokenizers import NormalizedString, Regex, Tokenizer
 from tokenizers.normalizers import Normalizer, Sequence
 
-# A word that no letter or apostrophe stands in front of, and what may not follow it.
+# A word without a letter or apostrophe before it, and a negative lookahead.
 _RULE = re.compile(r"\(\?<!\[a-z'\]\)([a-z']+)\(\?![^()]*\)")
 _RUN = re.compile(r"[a-z']+")
-LEAST = 100  # rules in a row that are worth it
+MIN_RULES = 100  # consecutive rules from which the lookup pays off
 
 
 def read_tokenizer(path: Path, data: Any) -> Tokenizer:
-    """The tokenizer of a ``tokenizer.json``; a long list of word rules in it is looked up.
+    """Builds the tokenizer of a ``tokenizer.json``, with a lookup for a long list of word rules.
 
-    With such a list the tokenizer is used as it is from then on: it cannot be saved or copied, and
-    changing it while another thread encodes would wait for ever (``tokenizers`` holds a lock, the
-    custom normaliser needs the interpreter).
+    A tokenizer with such a list cannot be saved, copied or changed afterwards: changing it while
+    another thread encodes would deadlock (``tokenizers`` holds its lock while the custom normalizer
+    waits for the interpreter).
 
     Args:
-        path: of the file.
-        data: what is in it, parsed.
+        path: the file.
+        data: its parsed content.
 
     Raises:
-        Exception: the file describes none (``tokenizers`` raises nothing more specific).
+        Exception: the file does not describe a tokenizer (``tokenizers`` raises nothing more
+            specific).
     """
     normalizer = data.get("normalizer") if isinstance(data, dict) else None
     steps = normalizer.get("normalizers") if isinstance(normalizer, dict) else None
     if not isinstance(steps, list):
         return Tokenizer.from_file(str(path))
-    first, last = _longest_list(steps)
-    if last - first < LEAST:
+    first, last = _longest_run(steps)
+    if last - first < MIN_RULES:
         return Tokenizer.from_file(str(path))
 
     def with_only(steps: list[Any]) -> Tokenizer:
         sequence = {"type": "Sequence", "normalizers": steps}
         return Tokenizer.from_str(json.dumps({**data, "normalizer": sequence}))
 
-    tokenizer, behind = with_only(steps[:first]), with_only(steps[last:]).normalizer
+    tokenizer, rest = with_only(steps[:first]), with_only(steps[last:]).normalizer
     rules = WordRules((step["pattern"]["Regex"], step["content"]) for step in steps[first:last])
-    tokenizer.normalizer = Sequence([tokenizer.normalizer, Normalizer.custom(rules), behind])
+    tokenizer.normalizer = Sequence([tokenizer.normalizer, Normalizer.custom(rules), rest])
     return tokenizer
 
 
 class WordRules:
-    """A custom normaliser of ``tokenizers``: (pattern, content) pairs, applied in order.
+    """A custom normalizer for ``tokenizers``: (pattern, content) pairs, applied in order.
 
     Args:
-        rules: each a pattern that ``is_word_rule`` takes, and what its word becomes.
+        rules: patterns that ``is_word_rule`` accepts, each with the replacement of its word.
     """
 
     def __init__(self, rules: Iterable[tuple[str, str]]) -> None:
@@ -70,21 +71,21 @@ class WordRules:
             assert found is not None
             self._by_word.setdefault(found[1], []).append(number)
         self._longest = max(map(len, self._by_word), default=0)
-        self._known: dict[int, Regex] = {}  # compiled ones; at most as many as there are rules
+        self._compiled: dict[int, Regex] = {}
 
     def normalize(self, text: NormalizedString) -> None:
-        """Replaces the words of a text."""
-        for number in self._may_match(str(text.normalized)):
+        """Applies the rules to a text in place."""
+        for number in self._candidates(str(text.normalized)):
             pattern, content = self._rules[number]
-            if number not in self._known:
-                self._known[number] = Regex(pattern)
-            text.replace(self._known[number], content)
+            if number not in self._compiled:
+                self._compiled[number] = Regex(pattern)
+            text.replace(self._compiled[number], content)
 
-    def _may_match(self, text: str) -> list[int]:
-        """The rules that could find their words, and perhaps some more."""
+    def _candidates(self, text: str) -> list[int]:
+        """Numbers of the rules that may match; a superset of those that do."""
         found: set[int] = set()
         for run in set(_RUN.findall(text)):
-            # A word begins where a run of letters does, or behind one that was replaced.
+            # A word starts at the start of a run of letters, or after a replaced word.
             starts = {0}
             for start in range(len(run)):
                 if start not in starts:
@@ -98,7 +99,7 @@ class WordRules:
 
 
 def is_word_rule(step: Any) -> bool:
-    """Whether a step of a normaliser replaces one word, by something without letters."""
+    """Whether a normalizer step replaces one word with something without letters."""
     if not isinstance(step, dict) or step.get("type") != "Replace":
         return False
     pattern, content = step.get("pattern"), step.get("content")
@@ -111,11 +112,11 @@ def is_word_rule(step: Any) -> bool:
     )
 
 
-def _longest_list(steps: list[Any]) -> tuple[int, int]:
-    """Where the longest row of word rules begins, and where it has ended."""
+def _longest_run(steps: list[Any]) -> tuple[int, int]:
+    """Half-open range of the longest run of word rules."""
     best, first = (0, 0), 0
     for number, step in enumerate([*steps, None]):
         if not is_word_rule(step):
-            best = max(best, (first, number), key=lambda row: row[1] - row[0])
+            best = max(best, (first, number), key=lambda run: run[1] - run[0])
             first = number + 1
     return best

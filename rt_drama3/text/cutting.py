@@ -1,9 +1,8 @@
-"""Cutting one speaker's turn into pieces: where a reader would pause, and never inside a tag.
+"""Cutting one speaker's turn into segments at natural pauses, and never inside a tag.
 
 Directions in ``[brackets]``, special tokens ``<|...|>`` and paired tags ``<tag>...</tag>`` are
-ordinary text to the model (docs/architecture.md, 6), but half of one means nothing to it. Every
-step here looks at one window of the text or passes over all of it once, so the time is linear in
-the text, whatever it holds.
+ordinary text to the model (docs/architecture.md, 6), but half of one is meaningless. Each step
+reads a bounded window or passes over the text once, so the time is linear for any input.
 """
 # ruff: noqa: RUF001 - punctuation of many scripts is the subject here
 
@@ -18,14 +17,14 @@ from typing import NamedTuple
 
 from rt_drama3.errors import RequestError
 
-# The Unicode property White_Space; str.isspace would add U+001C..U+001F, which are controls.
+# The Unicode property White_Space. str.isspace also accepts the control characters U+001C..U+001F.
 WHITE_SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
-LEAST_ROOM = 16  # bytes of text that must fit between the tags repeated around a piece
+MIN_ROOM = 16  # bytes of text that must fit between the tags repeated around a segment
 
-# Each alternative stops at the next bracket of its kind, which keeps the scan linear.
+# Every alternative stops at the next bracket of its kind, which keeps the scan linear.
 MARKUP = re.compile(
     r"<\|[^|<>]*\|>"  # special token
     r"|\[[^\[\]]*\]"  # cue
@@ -35,8 +34,8 @@ _SPACE = re.compile(f"[{WHITE_SPACE}]")
 _SPACES = re.compile(f"[{WHITE_SPACE}]+")
 _NO_BREAK_SPACES = "\xa0\u2007\u202f"
 
-# In scripts that write spaces, a mark ends something only before a space, a cue or a tag: that
-# keeps 3.14, 1,000, 10:30, example.com and me@example.com whole.
+# In scripts with spaces, a mark counts only before a space, a cue or a tag. That keeps 3.14, 1,000,
+# 10:30, example.com and me@example.com whole.
 _CLOSERS = r"(?:[\"'“”‘’«»)\]」』】）》〉]|</[A-Za-z][\w-]*+>)*+"
 _THEN_SPACE = rf"(?=[{WHITE_SPACE}\[<])"
 _MARKS = ".!?…؟۔።։"
@@ -45,8 +44,8 @@ _SENTENCE_END = re.compile(
 )
 _CLAUSE_END = re.compile(rf"[,;:،؛–]{_CLOSERS}{_THEN_SPACE}|[—、，：；､]{_CLOSERS}")
 
-# Words whose period ends no sentence: initials and the like (e.g., U.S., z.B.; but "I." ends one),
-# titles, months; some only before a number ("No. 5").
+# Words whose period does not end a sentence: initials (e.g., U.S., z.B.; but "I." does), titles,
+# months; some only before a number ("No. 5").
 _ABBREVIATION = re.compile(
     r"[\"'“‘«„(\[]*(?:(?:[^\W\d_]\.)*[^\W\d_i]"
     r"|mrs?|ms|mme|dr|prof|rev|hon|gen|col|maj|capt|lt|sgt|st|mt|ft|sra?|jr|vs|cf|ca|approx|dept"
@@ -56,7 +55,7 @@ _ABBREVIATION = re.compile(
 _BEFORE_NUMBER = re.compile(r"[(\[]?(?:nos?|nr|figs?|vol|pp?|eq|sec|art|chap|ext)", re.IGNORECASE)
 _LONGEST_ABBREVIATION = 16
 
-# What continues the character before it, beside the combining marks (category M).
+# Characters that extend the one before them, besides the combining marks (category M).
 _CONTINUES = re.compile(
     "[\u200c\u200d\u0e33\u0eb3\u1160-\u11ff\ud7b0-\ud7ff\uff9e\uff9f"
     "\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
@@ -66,46 +65,46 @@ _VIRAMA = 9  # canonical combining class; joins the consonants on both sides
 
 
 def size(text: str) -> int:
-    """Bytes of the text in UTF-8."""
+    """Length of the text in UTF-8 bytes."""
     return len(text.encode())
 
 
 def cut_turn(text: str, budget: int) -> list[str]:
-    """Pieces, in order, of one speaker's turn.
+    """Cuts one speaker's turn into parts that fit into a segment, in order.
 
-    A piece ends at the last end of a sentence that fits; failing that at the last clause mark or
-    space that leaves no crumb of the sentence, then at any space, then between two characters as a
-    reader sees them. A pair of tags that is too long for one piece is closed at the cut and opened
-    again behind it; a bracket without its partner is plain text. Only white space at the cuts is
-    dropped, and a run of it shortened when the turn has to be cut at all.
+    A part ends at the last sentence end that fits; failing that at the last clause mark or space
+    that leaves no tiny remainder of the sentence, then at any space, then between two grapheme
+    clusters. A pair of tags that is too long for one part is closed at the cut and reopened after
+    it; a bracket without a partner is plain text. Only white space at the cuts is dropped, and
+    other runs of it are shortened if the turn has to be cut at all.
 
     Args:
         text: without speaker tags and line breaks.
-        budget: UTF-8 bytes of a piece.
+        budget: UTF-8 bytes per part.
 
     Raises:
-        RequestError: a cue, a special token or the tags around one place do not fit into a piece.
+        RequestError: a cue, a special token or the tags around one place exceed the budget.
     """
     text = text.strip(WHITE_SPACE)
     if size(text) <= budget:
         return [text] if text else []
     turn = _mark(_SPACES.sub(lambda run: run[0][0], text), budget)
-    pieces: list[str] = []
+    parts: list[str] = []
     start = 0
     while start < len(turn.text):
         opened = "".join(pair.opening for pair in turn.around(start))
-        end = _piece_end(turn, start, budget - size(opened))
+        end = _part_end(turn, start, budget - size(opened))
         closed = "".join(pair.closing for pair in reversed(turn.around(end)))
-        pieces.append(opened + turn.text[start:end].rstrip(WHITE_SPACE) + closed)
+        parts.append(opened + turn.text[start:end].rstrip(WHITE_SPACE) + closed)
         start = end + bool(_SPACE.match(turn.text, end))
-    return pieces
+    return parts
 
 
 def spoken_so_far(text: str) -> int:
-    """How much of a growing text is whole sentences: characters up to the last end of one.
+    """Length of the complete sentences at the start of a growing text, in characters.
 
-    The end counts once white space follows it, so that "3." may still become "3.14". Text inside an
-    open bracket or pair of tags is never counted.
+    A sentence is complete once white space follows its end, because "3." may still become "3.14".
+    Text inside an open bracket or an open pair of tags is never counted.
 
     Args:
         text: of one or more turns, as far as it has arrived.
@@ -136,24 +135,24 @@ def spoken_so_far(text: str) -> int:
 
 
 class _Pair(NamedTuple):
-    """A pair of tags that is longer than a piece, from its first character to behind its last."""
+    """A pair of tags longer than the budget; a half-open range with both tags."""
 
     start: int
     end: int
     opening: str
     closing: str
-    parent: int  # index of the long pair around it, or -1
+    parent: int  # index of the long pair that encloses it, or -1
 
 
 class _Turn(NamedTuple):
-    """A turn with what a cut must respect."""
+    """A turn and the places where it must not be cut."""
 
     text: str
-    glued: bytearray  # 1 where a cut would tear a cue, a tag, or a pair that fits into a piece
+    glued: bytearray  # 1 where a cut would split a cue, a tag, or a pair that fits the budget
     pairs: list[_Pair]  # by start
 
     def around(self, at: int) -> list[_Pair]:
-        """The long pairs that a cut at this place would tear, outer ones first."""
+        """The long pairs that a cut at this place would split, outermost first."""
         index = bisect_left(self.pairs, at, key=lambda pair: pair.start) - 1
         found: list[_Pair] = []
         while index >= 0:
@@ -168,12 +167,12 @@ class _Turn(NamedTuple):
 
 
 def _mark(text: str, budget: int) -> _Turn:
-    """Finds what must stay whole when the text is cut into pieces of ``budget`` bytes."""
+    """Finds what must stay whole when the text is cut into parts of ``budget`` bytes."""
     turn = _Turn(text, bytearray(len(text) + 1), [])
     markup = list(MARKUP.finditer(text))
     closing = closing_tags(markup)
     room, done = budget, 0
-    outer: list[tuple[int, int]] = []  # (index of a long pair around here, bytes its tags take)
+    outer: list[tuple[int, int]] = []  # (index of an enclosing long pair, bytes of its tags)
     for found in markup:
         start, end = found.span()
         while outer and turn.pairs[outer[-1][0]].end <= start:
@@ -187,13 +186,13 @@ def _mark(text: str, budget: int) -> _Turn:
             turn.glue(start + 1, end)
             done = end
         elif close:
-            # White space beside the tags sticks to them, or a piece might hold nothing else.
+            # White space next to the tags stays with them; a part could be empty otherwise.
             inside = found.end() + bool(_SPACE.match(text, found.end()))
             behind = close.start() - bool(_SPACE.match(text, close.start() - 1))
             turn.glue(start + 1, inside + 1)
             turn.glue(behind, end)
             taken = size(text[start:inside]) + size(text[behind:end])
-            if room - taken < LEAST_ROOM:
+            if room - taken < MIN_ROOM:
                 raise _too_long(found[0], budget)
             parent = outer[-1][0] if outer else -1
             outer.append((len(turn.pairs), taken))
@@ -205,17 +204,17 @@ def _mark(text: str, budget: int) -> _Turn:
 
 
 def closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:
-    """The closing tag of every opening tag that has one, by the opening tag's place."""
+    """Maps the position of each matched opening tag to its closing tag."""
     closing: dict[int, re.Match[str]] = {}
     opened: list[re.Match[str]] = []
-    waiting: Counter[str] = Counter()  # names in ``opened``
+    waiting: Counter[str] = Counter()  # the names in ``opened``
     for found in markup:
         name = found["name"]
         if name and not found["slash"]:
             opened.append(found)
             waiting[name] += 1
         elif name and waiting[name]:
-            while opened[-1]["name"] != name:  # opened in between and never closed: plain text
+            while opened[-1]["name"] != name:  # an unmatched tag in between: plain text
                 waiting[opened.pop()["name"]] -= 1
             waiting[name] -= 1
             closing[opened.pop().start()] = found
@@ -225,13 +224,13 @@ def closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:
 def _too_long(markup: str, budget: int) -> RequestError:
     shown = markup if len(markup) <= 40 else markup[:37] + "..."
     return RequestError(
-        f"text: {shown!r} ({size(markup)} bytes) does not fit into a chunk of {budget} bytes "
-        "together with the tags around it. Shorten it, or nest fewer tags."
+        f"text: {shown!r} ({size(markup)} bytes) does not fit into a segment of {budget} "
+        "bytes together with the tags around it. Shorten it, or nest fewer tags."
     )
 
 
-def _piece_end(turn: _Turn, start: int, room: int) -> int:
-    """The best place to end the piece of at most ``room`` bytes that begins at ``start``."""
+def _part_end(turn: _Turn, start: int, room: int) -> int:
+    """The best end for the part of up to ``room`` bytes that begins at ``start``."""
     text = turn.text
     head = text[start : start + room].encode()[:room].decode(errors="ignore")
     last = start + len(head)
@@ -248,14 +247,14 @@ def _piece_end(turn: _Turn, start: int, room: int) -> int:
     end = best(_sentence_ends(text, start, last))
     if end is not None:
         return end
-    # The sentence itself must be cut: leave no crumb of it on either side.
-    crumb = (last - start) // 4
-    beyond = min(len(text), last + crumb)
+    # The sentence itself must be cut; leave no tiny remainder on either side.
+    margin = (last - start) // 4
+    beyond = min(len(text), last + margin)
     sentence_end = next(iter(_sentence_ends(text, last, beyond)), beyond)
-    middle = (start + max(1, crumb), min(last, sentence_end - crumb))
+    middle = (start + max(1, margin), min(last, sentence_end - margin))
     clauses = [found.end() for found in _CLAUSE_END.finditer(text, start, last + 1)]
     spaces = [found.start() for found in _SPACE.finditer(text, start, last + 1)]
-    good_spaces = [at for at in spaces if _may_part(text, at)]
+    good_spaces = [at for at in spaces if _can_split(text, at)]
     for places, least, most in (
         (clauses, *middle),
         (good_spaces, *middle),
@@ -266,23 +265,23 @@ def _piece_end(turn: _Turn, start: int, room: int) -> int:
         end = best(places, least, most)
         if end is not None:
             return end
-    # _mark left room for a character or a cue with all tags around it, so some place fits.
+    # _mark reserved room for a character or a cue with all enclosing tags, so some place fits.
     anywhere = [at for at in range(start + 1, last + 1) if fits(at)]
     whole = (at for at in reversed(anywhere) if not _inside_character(text, start, at))
     return next(whole, anywhere[-1])
 
 
 def _sentence_ends(text: str, start: int, last: int) -> list[int]:
-    """Ends of sentences in ``(start, last]``."""
+    """Positions of sentence ends in ``(start, last]``."""
     return [
         found.end()
         for found in _SENTENCE_END.finditer(text, start, last + 1)
-        if found.end() <= last and not (found["mark"] == "." and _no_end(text, found.start()))
+        if found.end() <= last and not (found["mark"] == "." and _abbreviates(text, found.start()))
     ]
 
 
-def _no_end(text: str, period: int) -> bool:
-    """Whether this period belongs to an abbreviation or to the number of a list item."""
+def _abbreviates(text: str, period: int) -> bool:
+    """Whether this period belongs to an abbreviation or to a list number."""
     words = text[max(0, period - _LONGEST_ABBREVIATION) : period].split()
     if not words or text[period - 1].isspace():
         return False
@@ -296,16 +295,16 @@ def _no_end(text: str, period: int) -> bool:
     return _ABBREVIATION.fullmatch(word) is not None
 
 
-def _may_part(text: str, space: int) -> bool:
-    """Whether the words beside a space may be parted, unlike those of "Dr. Who" or "1 000"."""
+def _can_split(text: str, space: int) -> bool:
+    """Whether a cut at a space is acceptable, unlike in "Dr. Who" or "1 000"."""
     before, after = text[space - 1], text[space + 1 : space + 2]
     if text[space] in _NO_BREAK_SPACES or (before.isdigit() and after.isdigit()):
         return False
-    return before != "." or not _no_end(text, space - 1)
+    return before != "." or not _abbreviates(text, space - 1)
 
 
 def _inside_character(text: str, start: int, at: int) -> bool:
-    """Whether a cut would tear what readers see as one character: accents, emoji, flags."""
+    """Whether a cut would split a grapheme cluster: accents, emoji, flags."""
     before, after = text[at - 1], text[at]
     if unicodedata.category(after)[0] == "M" or _CONTINUES.match(after):
         return True

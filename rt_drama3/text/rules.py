@@ -1,6 +1,6 @@
-"""Text rules: what callers may send, speaker tags, splitting long text, and how long text may take.
+"""Text rules: validation, speaker tags, segmentation, and how long a text may take to speak.
 
-The rules are those of the prompt ``reference-bracket-v1`` (docs/architecture.md, 6). No torch here.
+These are the rules of the prompt ``reference-bracket-v1`` (docs/architecture.md, 6).
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import unicodedata
 from collections import Counter
 
 from rt_drama3.errors import RequestError
-from rt_drama3.text.cutting import LEAST_ROOM, MARKUP, WHITE_SPACE, cut_turn, size
+from rt_drama3.text.cutting import MARKUP, MIN_ROOM, WHITE_SPACE, cut_turn, size
 
 SPEAKERS = 16  # <|speaker:0|> .. <|speaker:15|> are single tokens
 SEGMENT_BYTES = 300
 SEGMENT_SPEAKERS = 3
-MAX_FRAMES = 2048  # of one turn, whatever its text
+MAX_FRAMES = 2048  # per turn, for any text
 
 _STRUCTURE = re.compile(r"<\|(?:im_start\|>|im_end\|>|voice\|>|text\|>|interleave\|>|semantic:)")
 SPEAKER_TAG = re.compile(r"<\|speaker:(1[0-5]|[0-9])\|>")
 _SPEAKER_LIKE = re.compile(r"<\|\s*speaker[^<>]{0,20}>?", re.IGNORECASE)
 _CUE = re.compile(r"\[[^\[\]]*\]")
-_EMOJI_SEQUENCE = re.compile("[^\\s]\ufe0f\u20e3?")  # a digit or letter in it is a picture
+_EMOJI_SEQUENCE = re.compile("[^\\s]\ufe0f\u20e3?")  # a digit or letter in it is a pictograph
 
 _CONTROLS = "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f"
 _BLANK_RUN = re.compile(f"[{WHITE_SPACE}{_CONTROLS}]+")
 _BREAK = re.compile(f"[\n-\r\x85\u2028\u2029{_CONTROLS}]")
 
-# Seconds that a character may take, about three times what a usual speaker needs: 15 letters, 3
-# digits (spoken as words) or 5 syllables of Chinese, Japanese or Korean a second.
+# Seconds allowed per character, about three times a typical reading: 15 letters, 3 digits (spoken
+# as words) or 5 syllables of Chinese, Japanese or Korean per second.
 _LETTER, _CAPITAL, _SYLLABLE, _DIGIT, _MARK = 0.2, 0.5, 0.66, 1.0, 0.6
 _CUE_SECONDS, _SPARE_SECONDS = 4.0, 4.0
 _SLOW = 3.0
@@ -41,34 +41,34 @@ _REPEATED_MARK = re.compile(r"([^\w\s])\1+")
 
 
 def check_text(text: object, what: str = "text") -> None:
-    """Refuses text that the prompt cannot carry.
+    """Validates text for the prompt.
 
-    Punctuation or emoji alone is accepted: there is nothing to say in it (see ``has_speech``), but
-    it is no mistake. Control characters are accepted too; ``flatten`` makes spaces of them.
+    Punctuation or emoji alone is accepted although it has no speakable text (``has_speech``).
+    Control characters are accepted too; ``flatten`` replaces them with spaces.
 
     Args:
-        text: what a caller wants spoken, or a transcript.
-        what: its name in the message.
+        text: text to speak, or a transcript.
+        what: its name in error messages.
 
     Raises:
-        RequestError: not a string, half a surrogate pair, a structural token of the prompt, a
-            speaker tag other than ``<|speaker:0|>`` .. ``<|speaker:15|>``, or nothing beside white
-            space and speaker tags.
+        RequestError: not a string, a lone surrogate, a structural token of the prompt, a speaker
+            tag other than ``<|speaker:0|>`` .. ``<|speaker:15|>``, or only white space and speaker
+            tags.
     """
     if not _BLANK_RUN.sub("", SPEAKER_TAG.sub("", check_part(text, what))):
         raise RequestError(f"{what} is empty. Give it at least one word.")
 
 
 def check_part(text: object, what: str = "text") -> str:
-    """Returns a part of a text, which may be empty; otherwise refuses what ``check_text`` does."""
+    """Validates text as ``check_text`` does, but allows empty text; returns it."""
     if not isinstance(text, str):
         raise RequestError(f"{what} must be a string, not {type(text).__name__}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise RequestError(
-            f"{what} has half a surrogate pair, U+{ord(text[error.start]):04X}, at character "
-            f"{error.start}. Send whole characters (valid UTF-8)."
+            f"{what} has a lone surrogate, U+{ord(text[error.start]):04X}, at character "
+            f"{error.start}. Send valid UTF-8."
         ) from None
     structure = _STRUCTURE.search(text)
     if structure:
@@ -80,17 +80,17 @@ def check_part(text: object, what: str = "text") -> str:
         if not SPEAKER_TAG.match(text, like.start()):
             raise RequestError(
                 f"{what} contains {like[0]!r}, which is not a speaker tag. "
-                f"Use <|speaker:0|> to <|speaker:{SPEAKERS - 1}|>, written exactly so."
+                f"Use <|speaker:0|> to <|speaker:{SPEAKERS - 1}|>, spelled exactly like that."
             )
     return text
 
 
 def flatten(text: str) -> str:
-    """Makes spaces of line breaks, which could end the model's turn early.
+    """Replaces line breaks, which could end the model's turn early, with spaces.
 
-    A run of white space that holds a line break or a control character becomes one space, nothing
-    at either end of the text, and before a speaker tag the one line break that parts two turns.
-    Other white space stays as it is. Flattening again changes nothing more.
+    A run of white space with a line break or a control character becomes a single space, nothing at
+    either end of the text, and one line break before a speaker tag, where it separates two turns.
+    Other white space is unchanged. The operation is idempotent.
     """
 
     def join(run: re.Match[str]) -> str:
@@ -104,18 +104,18 @@ def flatten(text: str) -> str:
 
 
 def with_speaker_tag(text: str) -> str:
-    """The text with speaker 0's tag in front, unless it starts (after white space) with a tag."""
+    """Prepends speaker 0's tag unless the text starts with a tag (after white space)."""
     return text if SPEAKER_TAG.match(text.lstrip(WHITE_SPACE)) else f"<|speaker:0|> {text}"
 
 
 def last_speaker_tag(text: str) -> str:
-    """The last speaker tag in the text, or nothing."""
+    """The last speaker tag in the text, or an empty string."""
     found = list(SPEAKER_TAG.finditer(text))
     return found[-1][0] if found else ""
 
 
 def reference_transcript(text: str) -> str:
-    """The transcript of a reference as the prompt wants it: a speaker tag comes first of all."""
+    """A reference's transcript in the form of the prompt: the speaker tag comes first."""
     text = with_speaker_tag(text)
     words = text.lstrip(WHITE_SPACE)
     white = text[: len(text) - len(words)]
@@ -124,29 +124,29 @@ def reference_transcript(text: str) -> str:
 
 
 def has_speech(text: str) -> bool:
-    """Whether the text holds anything to say: a letter or a digit outside tags and emoji.
+    """Whether the text has anything to speak: a letter or digit outside tags and emoji.
 
-    A cue such as ``[laughs]`` counts, since a laugh is a take that one may ask for. Punctuation,
-    emoji, white space and empty tags do not: the take would be silence or babble.
+    A cue such as ``[laughs]`` counts, because a laugh is a valid take. Punctuation, emoji, white
+    space and empty tags do not: the take would be silence or babble.
     """
     bare = MARKUP.sub(lambda found: found[0] if found[0].startswith("[") else " ", text)
     return any(map(str.isalnum, _EMOJI_SEQUENCE.sub("", bare)))
 
 
 def frame_cap(text: str, frame_rate: float) -> int:
-    """How many frames a take of this text may have before it counts as running away.
+    """Limit on a take's frames, beyond which generation counts as a runaway.
 
-    About three times the frames of a usual reading and some seconds more, at most ``MAX_FRAMES``.
+    About three times a typical reading plus a few seconds, up to ``MAX_FRAMES``.
 
     Args:
-        text: one chunk of text.
-        frame_rate: frames per second of the codec.
+        text: one segment of text.
+        frame_rate: the codec's frames per second.
     """
     return min(MAX_FRAMES, math.ceil((_slow_seconds(text) + _SPARE_SECONDS) * frame_rate))
 
 
 def usual_seconds(text: str) -> float:
-    """How long a usual reading of the text takes, roughly."""
+    """Rough duration of a typical reading of the text, in seconds."""
     return _slow_seconds(text) / _SLOW
 
 
@@ -162,7 +162,7 @@ def _seconds(char: str) -> float:
         return _SYLLABLE
     if char.isnumeric():
         return _DIGIT
-    if char.isupper():  # may be spelled, as in FBI
+    if char.isupper():  # may be spelled out, as in FBI
         return _CAPITAL
     if char.isalpha() or char in WHITE_SPACE or unicodedata.category(char)[0] == "M":
         return _LETTER
@@ -172,41 +172,41 @@ def _seconds(char: str) -> float:
 def split_text(
     text: str, max_bytes: int = SEGMENT_BYTES, max_speakers: int = SEGMENT_SPEAKERS
 ) -> list[str]:
-    """Splits text (checked by ``check_text``) into chunks, each to be spoken as one turn.
+    """Splits text (validated by ``check_text``) into segments, each spoken as one turn.
 
-    ``cut_turn`` says where a turn is cut. Every piece of a tagged turn carries its speaker's tag,
-    and turns share a chunk, one line each, while they fit. Nothing else is added, and text that
-    fits stays one chunk. What has nothing to say (``has_speech``), as "..." has, stays with a
-    neighbour if it fits there, and is dropped if not: every chunk has speech.
+    ``cut_turn`` decides where a turn is cut. Every part of a tagged turn carries its speaker's tag,
+    and turns share a segment, one line each, as long as they fit. Nothing else is added, and text
+    that fits stays one segment. Parts without speakable text, such as "...", stay with a neighbour
+    if they fit there and are dropped otherwise: every segment has speech (``has_speech``).
 
     Args:
         text: any length; line breaks count as spaces.
-        max_bytes: UTF-8 bytes of a chunk, at least 32.
-        max_speakers: different speakers in a chunk, at least 1.
+        max_bytes: UTF-8 bytes per segment, at least 32.
+        max_speakers: different speakers per segment, at least 1.
 
     Raises:
         RequestError: a limit is too small, or a cue, a special token or the tags around one place
-            do not fit into a chunk.
+            do not fit into a segment.
     """
-    least = 2 * LEAST_ROOM  # a speaker tag and a word
-    if max_bytes < least or max_speakers < 1:
+    minimum = 2 * MIN_ROOM  # a speaker tag and a word
+    if max_bytes < minimum or max_speakers < 1:
         raise RequestError(
-            f"Chunks of {max_bytes} bytes and {max_speakers} speakers are too small. "
-            f"Allow at least {least} bytes and 1 speaker."
+            f"segments of {max_bytes} bytes and {max_speakers} speakers are too small; "
+            f"allow at least {minimum} bytes and 1 speaker."
         )
     head, *tagged = SPEAKER_TAG.split(flatten(text))
     turns = [("0", head), *zip(tagged[::2], tagged[1::2], strict=True)]
-    chunks: list[str] = []
-    speakers: set[str] = set()  # of the last chunk
+    segments: list[str] = []
+    speakers: set[str] = set()  # of the last segment
     for speaker, words in turns:
         tag = f"<|speaker:{speaker}|> " if tagged else ""
-        for number, piece in enumerate(cut_turn(words, max_bytes - size(tag))):
-            line = tag + piece
-            joins = chunks and number == 0 and len(speakers | {speaker}) <= max_speakers
-            if joins and size(chunks[-1]) + 1 + size(line) <= max_bytes:
-                chunks[-1] += "\n" + line
+        for number, part in enumerate(cut_turn(words, max_bytes - size(tag))):
+            line = tag + part
+            joins = segments and number == 0 and len(speakers | {speaker}) <= max_speakers
+            if joins and size(segments[-1]) + 1 + size(line) <= max_bytes:
+                segments[-1] += "\n" + line
                 speakers.add(speaker)
             else:
-                chunks.append(line)
+                segments.append(line)
                 speakers = {speaker}
-    return [chunk for chunk in chunks if has_speech(chunk)]
+    return [segment for segment in segments if has_speech(segment)]

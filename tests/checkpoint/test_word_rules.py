@@ -1,4 +1,4 @@
-"""Word rules that are looked up do what the tokenizer's own list does, offsets included."""
+"""Word rules by lookup give the same result as the tokenizer's own list, offsets included."""
 # ruff: noqa: RUF001 - a curly apostrophe
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from tokenizers import Encoding, NormalizedString, Tokenizer
 
 import rt_drama3
-from rt_drama3.checkpoint.word_rules import LEAST, WordRules, is_word_rule, read_tokenizer
+from rt_drama3.checkpoint.word_rules import MIN_RULES, WordRules, is_word_rule, read_tokenizer
 
 NANO = Path(rt_drama3.__file__).parent / "voices" / "nano" / "tokenizer.json"
-BEHIND = "(?!'?[a-rt-z]|s|'s[a-z])"
+LOOKAHEAD = "(?!'?[a-rt-z]|s|'s[a-z])"
 
 
-def rule(word: str, content: str = "\ue000", behind: str = BEHIND) -> dict[str, Any]:
-    pattern = {"Regex": f"(?<![a-z']){word}{behind}"}
+def rule(word: str, content: str = "\ue000", lookahead: str = LOOKAHEAD) -> dict[str, Any]:
+    pattern = {"Regex": f"(?<![a-z']){word}{lookahead}"}
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
 @cache
 def both() -> tuple[Tokenizer, Tokenizer]:
-    """The embedded voice's tokenizer as its file says, and as it is read here."""
+    """The embedded voice's tokenizer, by ``tokenizers`` itself and by ``read_tokenizer``."""
     data = json.loads(NANO.read_text(encoding="utf-8"))
     assert sum(map(is_word_rule, data["normalizer"]["normalizers"])) > 10_000
     return Tokenizer.from_file(str(NANO)), read_tokenizer(NANO, data)
@@ -80,14 +80,14 @@ PARTS = st.sampled_from(["'", "s", "'s", " ", ".", "-", "é", "’", "a", "t", "
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_words_glued_together_have_the_same_tokens(data: st.DataObject) -> None:
+def test_concatenated_words_have_the_same_tokens(data: st.DataObject) -> None:
     plain, fast = both()
-    glued = st.lists(st.one_of(st.sampled_from(words()), PARTS), max_size=12)
-    text = "".join(data.draw(glued))
+    joined = st.lists(st.one_of(st.sampled_from(words()), PARTS), max_size=12)
+    text = "".join(data.draw(joined))
     assert seen(fast.encode(text)) == seen(plain.encode(text))
 
 
-def test_rules_apply_in_their_order_and_behind_one_another() -> None:
+def test_rules_apply_in_order_and_to_adjacent_words() -> None:
     rules = [("it's", "\ue001"), ("it", "\ue002"), ("'s", "\ue003"), ("it", "\ue004")]
     words = WordRules((rule(word)["pattern"]["Regex"], sound) for word, sound in rules)
     for text, expected in (
@@ -100,7 +100,7 @@ def test_rules_apply_in_their_order_and_behind_one_another() -> None:
         assert str(normalized.normalized) == expected
 
 
-def test_a_word_behind_one_that_was_replaced_is_found() -> None:
+def test_a_word_after_a_replaced_word_is_found() -> None:
     rules = [("dog", "\ue001"), ("'s", "\ue002")]
     words = WordRules((rule(word)["pattern"]["Regex"], sound) for word, sound in rules)
     normalized = NormalizedString("dog's dog")
@@ -108,23 +108,23 @@ def test_a_word_behind_one_that_was_replaced_is_found() -> None:
     assert str(normalized.normalized) == "\ue001\ue002 \ue001"
 
 
-def test_what_is_no_word_rule() -> None:
+def test_steps_that_are_not_word_rules() -> None:
     assert is_word_rule(rule("word"))
     assert not is_word_rule(rule("word", content="letters"))  # a later rule might find them
     assert not is_word_rule(rule("wor.d"))
-    assert not is_word_rule(rule("word", behind="s*"))
-    assert not is_word_rule(rule("word", behind="(?!(?=a)b)"))
+    assert not is_word_rule(rule("word", lookahead="s*"))
+    assert not is_word_rule(rule("word", lookahead="(?!(?=a)b)"))
     assert not is_word_rule({"type": "Lowercase"})
     assert not is_word_rule({"type": "Replace", "pattern": {"String": "word"}, "content": ""})
 
 
-@pytest.mark.parametrize("count", [LEAST - 1, LEAST])
-def test_lists_within_other_steps_however_long(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("count", [MIN_RULES - 1, MIN_RULES])
+def test_lists_between_other_steps(tmp_path: Path, count: int) -> None:
     data = json.loads(NANO.read_text(encoding="utf-8"))
     names = ["x" * n for n in range(1, count + 1)]
     lower = {"type": "Lowercase"}
-    quiet = {"type": "Replace", "pattern": {"String": "\ue000"}, "content": "a"}
-    data["normalizer"]["normalizers"] = [lower, *map(rule, names), quiet]
+    last = {"type": "Replace", "pattern": {"String": "\ue000"}, "content": "a"}
+    data["normalizer"]["normalizers"] = [lower, *map(rule, names), last]
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(data), encoding="utf-8")
     tokenizer, plain = read_tokenizer(path, data), Tokenizer.from_file(str(path))
@@ -132,7 +132,7 @@ def test_lists_within_other_steps_however_long(tmp_path: Path, count: int) -> No
     assert seen(tokenizer.encode("X xxx xy")) == seen(plain.encode("X xxx xy"))
 
 
-def test_no_normaliser_at_all(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_normalizer(tmp_path: Path) -> None:
     data = json.loads(NANO.read_text(encoding="utf-8"))
     data["normalizer"] = None
     path = tmp_path / "tokenizer.json"

@@ -1,4 +1,4 @@
-"""Splitting long text: limits, tags, pauses, characters, hostile input, and the oracle's cuts."""
+"""Splitting long text: limits, tags, pauses, grapheme clusters, hostile input, and the oracle."""
 # ruff: noqa: RUF001 - punctuation of many scripts is the subject here
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SENTENCE = "The quick brown fox jumps over the lazy dog near the river bank. "  
 CUES = re.compile(r"\[[^\[\]]*\]")
 SPEAKER = re.compile(r"<\|speaker:(\d+)\|> ")
 
-# Pieces of text that a splitter may trip over, glued together at random.
+# Fragments that are difficult to split, concatenated at random.
 FRAGMENTS = st.sampled_from(
     [
         "word ",
@@ -71,7 +71,7 @@ SCRIPTS = st.lists(st.tuples(SPEAKERS, TURNS), min_size=1, max_size=6).map(
 
 
 def letters(text: str) -> Counter[str]:
-    """What is spoken: letters and digits outside tags."""
+    """The spoken characters: letters and digits outside tags."""
     bare = re.sub(r"<\|[^|<>]*\|>|</?[A-Za-z][\w-]*>", "", text)
     return Counter(filter(str.isalnum, bare))
 
@@ -89,31 +89,31 @@ def test_text_that_fits_stays_as_it_is(text: str) -> None:
 
 @given(SCRIPTS, st.sampled_from([300, 120]), st.integers(1, 3))
 @settings(max_examples=150, deadline=None)
-def test_chunks_keep_every_promise(text: str, max_bytes: int, max_speakers: int) -> None:
+def test_segments_respect_all_limits(text: str, max_bytes: int, max_speakers: int) -> None:
     try:
-        chunks = split_text(text, max_bytes, max_speakers)
+        segments = split_text(text, max_bytes, max_speakers)
     except RequestError:
-        # Only a cue that no chunk has room for may be refused.
+        # Only a cue that does not fit into a segment is refused.
         assert max(len(cue.encode()) for cue in re.findall(r"\[[^\[\]]*\]", text)) > max_bytes / 2
         return
     tagged = "<|speaker:" in text
-    for chunk in chunks:
-        assert has_speech(chunk)
-        assert len(chunk.encode()) <= max_bytes
-        assert chunk == chunk.strip()
-        lines = chunk.split("\n")
+    for segment in segments:
+        assert has_speech(segment)
+        assert len(segment.encode()) <= max_bytes
+        assert segment == segment.strip()
+        lines = segment.split("\n")
         assert all(SPEAKER.match(line) for line in lines) if tagged else len(lines) == 1
-        assert len({tag[1] for tag in SPEAKER.finditer(chunk)}) <= max_speakers
-        assert flatten(chunk) == chunk
-    assert letters("".join(chunks)) == letters(text)  # nothing is lost, nothing said twice
+        assert len({tag[1] for tag in SPEAKER.finditer(segment)}) <= max_speakers
+        assert flatten(segment) == segment
+    assert letters("".join(segments)) == letters(text)  # nothing is lost or repeated
     flat = Counter(word for turn in SPEAKER.split(flatten(text)) for word in CUES.findall(turn))
-    kept = Counter(word for chunk in chunks for word in CUES.findall(chunk))
+    kept = Counter(word for segment in segments for word in CUES.findall(segment))
     assert kept["[laughs]"] == flat["[laughs]"]
 
 
 @given(TURNS.filter(lambda text: not re.search(r"</?[a-z]", text)))
 @settings(max_examples=100, deadline=None)
-def test_only_white_space_is_dropped_where_every_piece_has_speech(text: str) -> None:
+def test_only_white_space_is_dropped_if_every_part_has_speech(text: str) -> None:
     text = "x".join(["", *text, ""])
     assume(
         all(len(cue.encode()) <= SEGMENT_BYTES for cue in CUES.findall(text))
@@ -125,29 +125,29 @@ def test_only_white_space_is_dropped_where_every_piece_has_speech(text: str) -> 
 @settings(max_examples=150, deadline=None)
 def test_any_characters_can_be_split(text: str, max_bytes: int) -> None:
     text = flatten(text.replace("[", "").replace("<", ""))
-    chunks = split_text(text, max_bytes)
-    assert all(len(chunk.encode()) <= max_bytes for chunk in chunks)
-    assert letters("".join(chunks)) == letters(text)
+    segments = split_text(text, max_bytes)
+    assert all(len(segment.encode()) <= max_bytes for segment in segments)
+    assert letters("".join(segments)) == letters(text)
 
 
 def test_sentences_are_preferred_then_clauses_then_spaces() -> None:
     assert split_text(SENTENCE * 9) == [(SENTENCE * n).strip() for n in (4, 4, 1)]
     clauses = "however the quick brown fox jumps over the lazy dog today, " * 9
-    assert all(chunk.endswith(",") for chunk in split_text(clauses))
+    assert all(segment.endswith(",") for segment in split_text(clauses))
     words = split_text("word " * 200)
-    assert all(set(chunk.split()) == {"word"} for chunk in words)
+    assert all(set(segment.split()) == {"word"} for segment in words)
     assert [len(word) for word in split_text("x" * 700)] == [300, 300, 100]
-    # A whole sentence is better than a full chunk.
+    # A whole sentence is better than a full segment.
     long = SENTENCE[:-2] + " and on" * 33 + "."
     assert len(long) == 295
     assert split_text(f"Well. {long} {long}") == ["Well.", long, long]
 
 
-def test_a_cut_sentence_leaves_no_crumb() -> None:
+def test_a_cut_sentence_leaves_no_tiny_remainder() -> None:
     for size in range(301, 340):
         words = ("some words, " + "and more of them " * 20)[: size - 4].strip() + " go."
-        pieces = split_text(words)
-        assert min(map(len, pieces)) > 50, pieces
+        parts = split_text(words)
+        assert min(map(len, parts)) > 50, parts
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_a_cut_sentence_leaves_no_crumb() -> None:
         "2. Second",
     ],
 )
-def test_what_belongs_together_stays_together(unit: str) -> None:
+def test_units_are_not_split(unit: str) -> None:
     for lead in range(240, 300):
         filler = "so it goes " * 30
         text = f"{filler[:lead].strip()}: {unit} {filler}"
-        assert any(unit in chunk for chunk in split_text(text)), lead
+        assert any(unit in segment for segment in split_text(text)), lead
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_what_belongs_together_stays_together(unit: str) -> None:
         "In 2024.",
     ],
 )
-def test_sentence_ends_are_seen(sentence: str) -> None:
+def test_sentence_ends_are_found(sentence: str) -> None:
     filler = "and a lot more without any mark at all " * 7
     assert split_text(f"{filler}{sentence} {filler}")[-1] == filler.strip()
 
@@ -200,9 +200,9 @@ def test_sentence_ends_are_seen(sentence: str) -> None:
     "sentence", ["今天天气很好。", "「行こう！」", "本当ですか？", "यह अच्छा है। ", "ما هذا؟ "]
 )
 def test_other_scripts_end_sentences_too(sentence: str) -> None:
-    chunks = split_text(sentence * 60)
-    assert len(chunks) > 2
-    assert all(chunk.endswith(sentence.strip()) for chunk in chunks)
+    segments = split_text(sentence * 60)
+    assert len(segments) > 2
+    assert all(segment.endswith(sentence.strip()) for segment in segments)
 
 
 @given(
@@ -228,11 +228,11 @@ def test_other_scripts_end_sentences_too(sentence: str) -> None:
     )
 )
 @settings(max_examples=50, deadline=None)
-def test_what_readers_see_as_one_character_stays_whole(characters: list[str]) -> None:
+def test_grapheme_clusters_stay_whole(characters: list[str]) -> None:
     text = "x" + "".join(characters) + "x"
     whole = regex.findall(r"\X", text)
-    parts = [part for chunk in split_text(text) for part in regex.findall(r"\X", chunk)]
-    # A chunk of emoji alone has nothing to say and is dropped.
+    parts = [part for segment in split_text(text) for part in regex.findall(r"\X", segment)]
+    # A segment of emoji alone has nothing to say and is dropped.
     kept = "".join(parts)
     if kept == text:
         assert parts == whole
@@ -240,9 +240,9 @@ def test_what_readers_see_as_one_character_stays_whole(characters: list[str]) ->
         assert set(parts) <= set(whole)
 
 
-def test_an_endless_character_is_cut_all_the_same() -> None:
-    chunks = split_text("x" + "\u0301" * 1000 + "x")
-    assert all(len(chunk.encode()) <= 300 for chunk in chunks)
+def test_an_endless_grapheme_cluster_is_cut_anyway() -> None:
+    segments = split_text("x" + "\u0301" * 1000 + "x")
+    assert all(len(segment.encode()) <= 300 for segment in segments)
 
 
 def test_cues_tags_and_pairs_are_never_cut() -> None:
@@ -251,16 +251,16 @@ def test_cues_tags_and_pairs_are_never_cut() -> None:
         for lead in range(200, 300):
             text = "so it goes " * 30
             text = f"{text[:lead]}{unit}{text}"
-            assert sum(chunk.count(unit) for chunk in split_text(text)) == 1
+            assert sum(segment.count(unit) for segment in split_text(text)) == 1
 
 
-def test_a_pair_longer_than_a_chunk_is_closed_and_opened_again() -> None:
-    chunks = split_text(f"He said: <whisper>{SENTENCE * 9}</whisper> Loud again. {SENTENCE * 3}")
-    assert len(chunks) == 3
-    for chunk in chunks:
-        assert chunk.count("<whisper>") == chunk.count("</whisper>") == 1
-        assert not re.search(r"<whisper>\s*</whisper>", chunk)
-    assert bare("".join(chunks)).replace("</whisper><whisper>", "") == bare(
+def test_a_pair_longer_than_a_segment_is_closed_and_reopened() -> None:
+    segments = split_text(f"He said: <whisper>{SENTENCE * 9}</whisper> Loud again. {SENTENCE * 3}")
+    assert len(segments) == 3
+    for segment in segments:
+        assert segment.count("<whisper>") == segment.count("</whisper>") == 1
+        assert not re.search(r"<whisper>\s*</whisper>", segment)
+    assert bare("".join(segments)).replace("</whisper><whisper>", "") == bare(
         f"He said: <whisper>{SENTENCE * 9}</whisper> Loud again. {SENTENCE * 3}"
     )
 
@@ -271,9 +271,9 @@ def test_long_pairs_within_long_pairs(before: int, inner: int, after: int, space
     gap = " " if spaced else ""
     words = [(SENTENCE * n).strip() for n in (before, inner, after)]
     text = gap.join(["<fr a=1>", words[0], "<b>", words[1], "x [hm]</b>", words[2], "</fr>"])
-    for chunk in split_text(text, 160):
-        assert len(chunk.encode()) <= 160
-        tags = re.findall(r"<(/?)(fr|b)", chunk)
+    for segment in split_text(text, 160):
+        assert len(segment.encode()) <= 160
+        tags = re.findall(r"<(/?)(fr|b)", segment)
         assert "".join(slash + name for slash, name in tags) in (
             "fr/fr", "b/b", "frb/b/fr", "frb/bb/b/fr", ""
         )  # fmt: skip
@@ -290,27 +290,30 @@ def test_long_pairs_within_long_pairs(before: int, inner: int, after: int, space
         ("<b>" * 60 + "word " * 90 + "</b>" * 60, "<b>"),
     ],
 )
-def test_what_must_stay_whole_but_cannot_is_refused_by_name(text: str, named: str) -> None:
+def test_units_that_exceed_a_segment_are_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(RequestError, match=f"{named}.*bytes.*Shorten"):
         split_text(text)
 
 
 @pytest.mark.parametrize("opening", ["[", "<b>", "<|", "<", "</b>", "<b ", "]"])
-def test_brackets_without_partner_are_plain_text(opening: str) -> None:
+def test_unmatched_brackets_are_plain_text(opening: str) -> None:
     text = f"{opening}{SENTENCE * 20}"
-    chunks = split_text(text)
-    assert all(200 < len(chunk) <= 300 for chunk in chunks[:-1])
-    assert bare("".join(chunks)) == bare(text)
+    segments = split_text(text)
+    assert all(200 < len(segment) <= 300 for segment in segments[:-1])
+    assert bare("".join(segments)) == bare(text)
 
 
-def test_tags_without_partner_do_not_hide_a_pair() -> None:
+def test_unmatched_tags_do_not_hide_a_pair() -> None:
     pair = "<whisper>So <b>soft. So soft.</whisper>"
     for lead in range(200, 300):
         text = "so it goes " * 30
-        assert sum(chunk.count(pair) for chunk in split_text(f"{text[:lead]}{pair}</b>{text}")) == 1
+        assert (
+            sum(segment.count(pair) for segment in split_text(f"{text[:lead]}{pair}</b>{text}"))
+            == 1
+        )
 
 
-def test_a_long_tag_without_partner_is_plain_text() -> None:
+def test_a_long_unmatched_tag_is_plain_text() -> None:
     text = f"x <y {SENTENCE * 9}> z"
     assert len(split_text(text)) == 3
     assert bare("".join(split_text(text))) == bare(text)
@@ -323,7 +326,7 @@ def test_speakers_keep_their_tags() -> None:
     ]
 
 
-def test_a_chunk_has_few_speakers() -> None:
+def test_a_segment_has_few_speakers() -> None:
     text = " ".join(f"<|speaker:{n}|> Hello." for n in (0, 1, 0, 2, 3, 4))
     turn = "<|speaker:{}|> Hello.".format
     assert split_text(text) == [
@@ -333,7 +336,7 @@ def test_a_chunk_has_few_speakers() -> None:
     assert split_text(text, max_speakers=1) == list(map(turn, (0, 1, 0, 2, 3, 4)))
 
 
-def test_what_has_nothing_to_say_stays_with_a_neighbour_or_goes() -> None:
+def test_parts_without_speech_stay_with_a_neighbour_or_are_dropped() -> None:
     assert split_text("Wait... 😀 What?!") == ["Wait... 😀 What?!"]
     full = "x" * 290 + "."
     assert split_text(f"{full} ... {full}") == [f"{full} ...", full]
@@ -346,7 +349,7 @@ def test_what_has_nothing_to_say_stays_with_a_neighbour_or_goes() -> None:
 
 
 @pytest.mark.parametrize(("max_bytes", "max_speakers"), [(31, 1), (0, 3), (300, 0)])
-def test_limits_that_cannot_work_are_refused(max_bytes: int, max_speakers: int) -> None:
+def test_impossible_limits_are_refused(max_bytes: int, max_speakers: int) -> None:
     with pytest.raises(RequestError, match="too small"):
         split_text("Hello.", max_bytes, max_speakers)
 
@@ -379,8 +382,8 @@ def test_limits_that_cannot_work_are_refused(max_bytes: int, max_speakers: int) 
     ],
 )
 def test_hostile_text_ends(unit: str) -> None:
-    chunks = split_text(unit * (60_000 // len(unit)))
-    assert all(len(chunk.encode()) <= 300 for chunk in chunks)
+    segments = split_text(unit * (60_000 // len(unit)))
+    assert all(len(segment.encode()) <= 300 for segment in segments)
     has_speech(unit * 60_000)
     assert frame_cap(unit * 60_000, FRAME_RATE) > 0
 
@@ -399,4 +402,4 @@ def test_hostile_text_ends(unit: str) -> None:
 def test_ordinary_text_is_cut_as_the_oracle_cuts_it(text: str) -> None:
     oracle = pytest.importorskip("mlx_audio.tts.models.fish_drama3.chunking")
     cuts = oracle.split_text(text)  # which leaves two spaces behind some tags
-    assert [chunk.split() for chunk in split_text(text)] == [cut.split() for cut in cuts]
+    assert [segment.split() for segment in split_text(text)] == [cut.split() for cut in cuts]

@@ -1,4 +1,4 @@
-"""Directions: the strip_directions twin of a text, and the tokens that both share."""
+"""Directions: removing them, and the tokens that both versions of a text share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rt_drama3.drama3 import Drama3
@@ -26,7 +26,7 @@ from tests.small import shared_drama
 
 
 @pytest.mark.parametrize(
-    ("text", "twin"),
+    ("text", "stripped"),
     [
         ("[excited] Hello there.", "Hello there."),
         ("Hello [laughs] there.", "Hello there."),
@@ -46,7 +46,7 @@ from tests.small import shared_drama
         ("<loud><slow>Hi</slow> you</loud>.", "Hi you."),
         ("<loud>[angry] Hi</loud>.", "Hi."),
         ("[a <whisper>b</whisper> c] Hi.", "Hi."),
-        # Without a partner: plain text.
+        # Unmatched: plain text.
         ("[happy Hi.", "[happy Hi."),
         ("happy] Hi.", "happy] Hi."),
         ("[a [b] c", "[a c"),
@@ -62,20 +62,20 @@ from tests.small import shared_drama
         ("<|speaker:3|> [laughs]", "<|speaker:3|>"),
         ("<|speaker:3|>[laughs] Hi", "<|speaker:3|> Hi"),
         ("<|speaker:3|> [laughs], yes", "<|speaker:3|>, yes"),
-        # Turns: no direction reaches from one speaker to the next.
+        # Turns: a direction never spans two speakers.
         (
             "<|speaker:0|> hi [x]\n<|speaker:1|> [y] yo [z]!",
             "<|speaker:0|> hi\n<|speaker:1|> yo!",
         ),
         ("[a <|speaker:1|> b] c", "[a <|speaker:1|> b] c"),
         ("<w>a <|speaker:1|> b</w>", "<w>a <|speaker:1|> b</w>"),
-        # White space that was there before stays.
+        # Existing white space stays.
         ("  Hi  there,  you  ", "  Hi  there,  you  "),
     ],
 )
-def test_the_twin_of(text: str, twin: str) -> None:
-    assert strip_directions(text) == twin
-    assert has_directions(text) == (text != twin)
+def test_directions_are_stripped(text: str, stripped: str) -> None:
+    assert strip_directions(text) == stripped
+    assert has_directions(text) == (text != stripped)
 
 
 FRAGMENTS = st.sampled_from(
@@ -85,26 +85,29 @@ TEXTS = st.lists(FRAGMENTS, max_size=40).map("".join)
 
 
 @given(TEXTS)
-def test_a_twin_is_made_by_deletion_and_keeps_what_is_said(text: str) -> None:
+@settings(deadline=None)
+def test_stripping_only_deletes_and_keeps_the_words(text: str) -> None:
     spans = spans_without_directions(text).kept
     edges = [edge for span in spans for edge in span]
     assert edges == sorted(edges)
-    twin = strip_directions(text)
-    assert twin == "".join(text[start:end] for start, end in spans)
-    # Without brackets, every character that is no tag and no space is still there.
+    stripped = strip_directions(text)
+    assert stripped == "".join(text[start:end] for start, end in spans)
+    # Without brackets, all characters except tags and spaces remain.
     if "[" not in text:
         bare = re.compile(rf"</?[wb](?: c)?>|[{WHITE_SPACE}]")
-        assert bare.sub("", twin) == bare.sub("", text)
-    assert twin.count("<|speaker:1|>") == text.count("<|speaker:1|>")
+        assert bare.sub("", stripped) == bare.sub("", text)
+    assert stripped.count("<|speaker:1|>") == text.count("<|speaker:1|>")
 
 
 @given(TEXTS.filter(lambda text: not re.search(r"\]|</", text)))
-def test_text_without_directions_is_its_own_twin(text: str) -> None:
+@settings(deadline=None)
+def test_text_without_directions_is_unchanged(text: str) -> None:
     assert strip_directions(text) == text
     assert not has_directions(text)
 
 
 @given(st.lists(st.sampled_from(["one", "two.", "three,", "[a]", "[b c]"]), max_size=20))
+@settings(deadline=None)
 def test_no_double_spaces_are_left(words: list[str]) -> None:
     spoken = [word for word in words if "[" not in word and "c]" not in word]
     assert strip_directions(" ".join(words)) == " ".join(spoken)
@@ -160,20 +163,20 @@ def test_without_directions_every_token_is_shared(drama: Drama3) -> None:
         TAG + "\u4f60\u597d[\u7b11]\u4e16\u754c \U0001f600",
     ],
 )
-def test_shared_tokens_are_the_same_ones_in_order(drama: Drama3, text: str) -> None:
+def test_shared_tokens_are_equal_and_in_order(drama: Drama3, text: str) -> None:
     one, other = tokens(drama, text), tokens(drama, strip_directions(text))
     pairs = shared_tokens(drama.prompts.tokenizer, text)
     assert all(one[i] == other[j] for i, j in pairs)
     for (i, j), (k, m) in pairwise(pairs):
         assert i < k
         assert j < m
-    # Before the first direction nothing moves, and behind the last one everything by the same.
+    # Before the first direction nothing moves.
     before = len(tokens(drama, TAG.strip()))
     assert pairs[:before] == [(n, n) for n in range(before)]
-    assert len(pairs) >= len(other) - 4  # only seams differ
+    assert len(pairs) >= len(other) - 4  # only the seams differ
 
 
-def test_a_word_of_a_direction_is_not_taken_for_one_that_is_said(drama: Drama3) -> None:
+def test_a_word_of_a_direction_is_not_matched_with_a_spoken_one(drama: Drama3) -> None:
     text = TAG + "[very happy] very happy"
     found = drama.prompts.tokenizer.encode(text)
     shared = {i for i, _ in shared_tokens(drama.prompts.tokenizer, text)}
@@ -183,6 +186,7 @@ def test_a_word_of_a_direction_is_not_taken_for_one_that_is_said(drama: Drama3) 
 
 
 @given(TEXTS)
+@settings(deadline=None)
 def test_shared_tokens_of_anything(text: str) -> None:
     tokenizer = shared_drama().prompts.tokenizer
     one, other = tokenizer.encode(text), tokenizer.encode(strip_directions(text))
@@ -206,51 +210,51 @@ def test_shared_tokens_of_anything(text: str) -> None:
         "<|speaker:4|> [a] Hi\nthere. <|speaker:5|> <w>No</w>.",
     ],
 )
-def test_the_twin_of_a_prompt_differs_in_its_last_text_alone(drama: Drama3, text: str) -> None:
+def test_the_unconditional_prompt_differs_in_its_last_text_only(drama: Drama3, text: str) -> None:
     config = drama.config
-    builder = PromptBuilder(drama.prompts.tokenizer, config)  # whatever this voice was taught
+    builder = PromptBuilder(drama.prompts.tokenizer, config)  # reads directions, unlike some voices
     codes = np.zeros((config.num_codebooks, 7), dtype=np.int64)
     voice, history = [("[angry] One.", codes)], [("[sad] Two.", codes)]
     prompt = builder.build(text, voice, history)
-    twin = builder.unconditional(prompt, text)
+    stripped = builder.unconditional(prompt, text)
     words = builder.tokenizer.encode(with_speaker_tag(flatten(text)))
     bare = builder.tokenizer.encode(strip_directions(with_speaker_tag(flatten(text))))
-    if twin is None:  # this tokenizer reads past these directions
+    if stripped is None:  # this tokenizer ignores these directions
         assert words.ids == bare.ids
         assert "[fast]" not in text
         return
-    (first, end), (twin_first, twin_end) = prompt.text_rows, twin.text_rows
-    assert first == twin_first
-    assert np.array_equal(prompt.rows[:first], twin.rows[:first])
-    assert np.array_equal(prompt.rows[end:], twin.rows[twin_end:])
-    assert prompt.system_rows == twin.system_rows < first
+    (first, end), (stripped_first, stripped_end) = prompt.text_rows, stripped.text_rows
+    assert first == stripped_first
+    assert np.array_equal(prompt.rows[:first], stripped.rows[:first])
+    assert np.array_equal(prompt.rows[end:], stripped.rows[stripped_end:])
+    assert prompt.system_rows == stripped.system_rows < first
     assert prompt.rows[first:end, 0].tolist() == list(words.ids)
-    assert twin.rows[first:twin_end, 0].tolist() == list(bare.ids)
-    assert not twin.rows[first:twin_end, 1:].any()
+    assert stripped.rows[first:stripped_end, 0].tolist() == list(bare.ids)
+    assert not stripped.rows[first:stripped_end, 1:].any()
     plain = strip_directions(flatten(text))
     if plain.strip():
-        assert np.array_equal(twin.rows, builder.build(plain, voice, history).rows)
+        assert np.array_equal(stripped.rows, builder.build(plain, voice, history).rows)
 
 
-def test_a_prompt_without_directions_has_no_twin(drama: Drama3) -> None:
+def test_without_directions_there_is_no_unconditional_prompt(drama: Drama3) -> None:
     builder = PromptBuilder(drama.prompts.tokenizer, drama.config)
     for text in ("Hello there.", "[open", "<w>x", "<|speaker:1|> a\n<|speaker:2|> b"):
         assert builder.unconditional(builder.build(text), text) is None
 
 
-def test_a_voice_that_reads_no_directions_has_no_twin() -> None:
+def test_a_voice_that_ignores_directions_has_no_unconditional_prompt() -> None:
     drama = shared_drama()
     builder = PromptBuilder(drama.prompts.tokenizer, drama.config, reads_directions=False)
     text = "[excited] Hello there."
     assert builder.unconditional(builder.build(text), text) is None
 
 
-def test_leaving_a_direction_out_cannot_make_a_token_of_the_prompt() -> None:
+def test_removing_a_direction_cannot_forge_a_prompt_token() -> None:
     builder = shared_drama().prompts
     text = "<[x]|im_end|> Hello."
     with pytest.raises(RequestError, match=r"without its directions contains <\|im_end\|>"):
         builder.unconditional(builder.build(text), text)
-    deaf = PromptBuilder(builder.tokenizer, shared_drama().config, reads_directions=False)
+    words_only = PromptBuilder(builder.tokenizer, shared_drama().config, reads_directions=False)
     for hidden in ("<[x]|im_end|> Hello.", "<|im_en[<]d|> Hello."):
         with pytest.raises(RequestError, match=r"without its directions contains <\|im_end\|>"):
-            deaf.build(hidden)
+            words_only.build(hidden)

@@ -42,14 +42,14 @@ def codes(frames: int, seed: int = 0) -> npt.NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, SIZE, (BOOKS, frames))
 
 
-def rows_of(tokenizer: Tokenizer, *segments: str | npt.NDArray[np.int64]) -> list[list[int]]:
-    """Rows of a prompt's segments, the slow and obvious way."""
+def rows_of(tokenizer: Tokenizer, *parts: str | npt.NDArray[np.int64]) -> list[list[int]]:
+    """Rows of a prompt's parts, the slow and obvious way."""
     rows = []
-    for segment in segments:
-        if isinstance(segment, str):
-            rows += [[token, *[0] * BOOKS] for token in tokenizer.encode(segment).ids]
+    for part in parts:
+        if isinstance(part, str):
+            rows += [[token, *[0] * BOOKS] for token in tokenizer.encode(part).ids]
         else:
-            for frame in segment.T.tolist():
+            for frame in part.T.tolist():
                 semantic = tokenizer.token_to_id(f"<|semantic:{frame[0]}|>")
                 rows.append([semantic, *frame])
     return rows
@@ -90,7 +90,7 @@ def test_references_and_history(prompts: PromptBuilder, tokenizer: Tokenizer) ->
     assert prompt.system_rows == len(rows_of(tokenizer, *system))
 
 
-def test_segments_are_tokenised_one_by_one(config: ModelConfig) -> None:
+def test_parts_are_tokenised_separately(config: ModelConfig) -> None:
     seen = []
 
     class Recorder:
@@ -102,10 +102,10 @@ def test_segments_are_tokenised_one_by_one(config: ModelConfig) -> None:
     assert set(seen) >= {*SYSTEM, USER, VOICE}
     seen.clear()
     builder.build("Hi.", history=[("Ho.", codes(2))])
-    assert seen == ["<|speaker:0|> Ho.", "<|speaker:0|> Hi."]  # the rest is the same every time
+    assert seen == ["<|speaker:0|> Ho.", "<|speaker:0|> Hi."]  # the rest is constant
 
 
-def test_system_block_depends_on_references_alone(prompts: PromptBuilder) -> None:
+def test_system_block_depends_only_on_references(prompts: PromptBuilder) -> None:
     voice = [("One two.", codes(30))]
     one = prompts.build("Hello.", voice)
     two = prompts.build("Good bye, my dear.", voice, [("Before.", codes(5))])
@@ -119,7 +119,7 @@ def test_line_breaks_cannot_end_a_turn(prompts: PromptBuilder) -> None:
     assert np.array_equal(flat.rows, broken.rows)
 
 
-def test_speaker_turns_keep_theirs(prompts: PromptBuilder, tokenizer: Tokenizer) -> None:
+def test_speaker_turns_keep_their_line_breaks(prompts: PromptBuilder, tokenizer: Tokenizer) -> None:
     text = "<|speaker:0|> Hi.\n<|speaker:1|> Ho."
     expected = rows_of(tokenizer, *SYSTEM, USER, text, END, VOICE)
     assert prompts.build(text).rows.tolist() == expected

@@ -1,4 +1,4 @@
-"""Text rules: refusals, line breaks, speaker tags, speech or not, frame caps, and the oracle."""
+"""Text rules: validation, line breaks, speaker tags, has_speech, frame caps, and the oracle."""
 # ruff: noqa: RUF001 - punctuation of many scripts is the subject here
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_empty_text_is_refused(text: str) -> None:
         check_text(text)
 
 
-def test_half_a_surrogate_pair_is_refused_with_its_place() -> None:
+def test_a_lone_surrogate_is_refused_with_its_position() -> None:
     with pytest.raises(RequestError, match=r"U\+D83D, at character 3"):
         check_text("abc\ud83d")
 
@@ -96,7 +96,7 @@ def test_other_types_are_refused(text: object) -> None:
         ("\n\n one \n", "one"),
         ("one  two\tthree\u3000four ", "one  two\tthree\u3000four "),
         ("one\x00two\x1b three", "one two three"),
-        ("<|im_\x00end|>", "<|im_ end|>"),  # dropping the control would forge a token
+        ("<|im_\x00end|>", "<|im_ end|>"),  # dropping the control character would forge a token
         (
             "<|speaker:0|> Hi.\n\n<|speaker:1|> You\ntoo.",
             "<|speaker:0|> Hi.\n<|speaker:1|> You too.",
@@ -111,8 +111,8 @@ def test_line_breaks_become_spaces(text: str, flat: str) -> None:
 @given(
     st.lists(st.sampled_from(["a", " ", "\n", "\r", "\x00", "\u2028", "\u3000", "<|speaker:1|>"]))
 )
-@settings(max_examples=100)
-def test_flattening_again_changes_nothing(parts: list[str]) -> None:
+@settings(max_examples=100, deadline=None)
+def test_flattening_is_idempotent(parts: list[str]) -> None:
     flat = flatten("".join(parts))
     assert flatten(flat) == flat
     assert re.search(r"[\r\x00\u2028]|\n(?!<\|speaker)", flat) is None
@@ -175,7 +175,7 @@ def test_no_speech(text: str) -> None:
     assert not has_speech(text)
 
 
-# Seconds that a person takes, roughly, to read these out.
+# Approximate seconds of a human reading.
 READINGS = {
     SENTENCE.strip(): 4.2,
     "Hello.": 0.7,
@@ -192,12 +192,12 @@ READINGS = {
 
 
 @pytest.mark.parametrize(("text", "seconds"), READINGS.items())
-def test_frame_cap_is_generous_but_not_endless(text: str, seconds: float) -> None:
+def test_frame_cap_is_generous_but_bounded(text: str, seconds: float) -> None:
     cap = frame_cap(text, FRAME_RATE) / FRAME_RATE
     assert 2 * seconds + 2 < cap < 5 * seconds + 8
 
 
-def test_frame_cap_follows_frame_rate_and_ends_at_the_limit() -> None:
+def test_frame_cap_scales_with_frame_rate_up_to_the_limit() -> None:
     assert frame_cap(SENTENCE, 50.0) == pytest.approx(2 * frame_cap(SENTENCE, 25.0), abs=1)
     assert frame_cap("7" * 20_000, FRAME_RATE) == MAX_FRAMES
     assert frame_cap("Hm" + "." * 290, FRAME_RATE) < 8 * FRAME_RATE
@@ -237,7 +237,7 @@ def test_the_oracle_refuses_the_same_text(text: str) -> None:
 
 
 @given(st.text(st.sampled_from("a \t\n\u3000<|speaker:1>"), max_size=12), st.booleans())
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_speaker_tags_are_placed_as_the_oracle_does(text: str, tagged: bool) -> None:
     oracle = pytest.importorskip("mlx_audio.tts.models.fish_drama3.chunking")
     text = text[:3] + "<|speaker:7|>" + text[3:] if tagged else text

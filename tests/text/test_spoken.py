@@ -1,4 +1,4 @@
-"""Directions and speaker tags for a voice that knows neither: accepted, and not said aloud."""
+"""Directions and speaker tags for a voice that reads neither: accepted, and not spoken."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.small import WAIT, codes_of, heard, shared_drama
         ("<|speaker:1|> [whispers]", ""),
     ],
 )
-def test_what_is_left(text: str, words: str) -> None:
+def test_the_words_remain(text: str, words: str) -> None:
     assert spoken_words(text) == words
     assert spoken_words(words) == words
 
@@ -45,22 +45,22 @@ MARKED = [
 
 
 @pytest.fixture(scope="module")
-def deaf() -> Iterator[Drama3]:
-    """The nano voice, as if it had been taught no directions."""
+def words_only() -> Iterator[Drama3]:
+    """The nano voice, as if it had not been trained on directions."""
     with rt_drama3.load("nano", device="cpu") as drama:
         drama.prompts.reads_directions = False
         yield drama
 
 
 @pytest.mark.parametrize("text", MARKED)
-def test_it_says_the_words_alone(deaf: Drama3, text: str) -> None:
-    plain = deaf.generate(PLAIN, seed=3, max_frames=12)
-    assert np.array_equal(deaf.generate(text, seed=3, max_frames=12).codes, plain.codes)
+def test_only_the_words_are_spoken(words_only: Drama3, text: str) -> None:
+    plain = words_only.generate(PLAIN, seed=3, max_frames=12)
+    assert np.array_equal(words_only.generate(text, seed=3, max_frames=12).codes, plain.codes)
 
 
-def test_text_that_arrives_in_parts_is_treated_alike(deaf: Drama3) -> None:
-    plain = deaf.generate("Hello there.", seed=3, max_frames=12)
-    speech = deaf.engine.open(SpeechRequest("", final=False, seed=3, max_frames=12))
+def test_streamed_text_gives_the_same_result(words_only: Drama3) -> None:
+    plain = words_only.generate("Hello there.", seed=3, max_frames=12)
+    speech = words_only.engine.open(SpeechRequest("", final=False, seed=3, max_frames=12))
     for part in ("[whis", "pers so", "ftly] Hel", "lo there."):
         speech.push_text(part)
     speech.finish()
@@ -69,7 +69,7 @@ def test_text_that_arrives_in_parts_is_treated_alike(deaf: Drama3) -> None:
     assert np.array_equal(summary.codes, plain.codes)
 
 
-def test_earlier_turns_lose_theirs_too() -> None:
+def test_earlier_turns_lose_their_directions_too() -> None:
     drama = shared_drama()
     builder = PromptBuilder(drama.prompts.tokenizer, drama.config, reads_directions=False)
     codes = np.ones((3, 4), dtype=np.int64)
@@ -79,18 +79,18 @@ def test_earlier_turns_lose_theirs_too() -> None:
 
 
 @pytest.mark.parametrize("text", ["[whispers]", "<|speaker:1|> [laughs] [sighs]"])
-def test_a_direction_alone_ends_without_audio(nano: Drama3, deaf: Drama3, text: str) -> None:
-    for drama in (nano, deaf):  # the voice was taught that there is nothing to say
+def test_a_direction_alone_ends_without_audio(nano: Drama3, words_only: Drama3, text: str) -> None:
+    for drama in (nano, words_only):  # both: nothing to speak
         take = drama.generate(text)
         assert take.codes.shape == (drama.config.num_codebooks, 0)
         assert take.audio.size == 0
         assert take.complete
-    speech = deaf.engine.open(SpeechRequest(text))
+    speech = words_only.engine.open(SpeechRequest(text))
     assert list(speech) == []
     assert speech.result(WAIT).segments == ()
 
 
-def test_a_checkpoint_that_reads_them_gets_them() -> None:
+def test_a_checkpoint_that_reads_directions_gets_them() -> None:
     drama = shared_drama()
     assert drama.prompts.reads_directions
     marked, plain = (drama.prompts.build(text).rows for text in ("[calm] Yes.", "Yes."))
