@@ -6,6 +6,7 @@ without torch.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from rt_drama3.errors import (
@@ -20,6 +21,9 @@ from rt_drama3.errors import (
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3, Take
+    from rt_drama3.engine.config import EngineConfig
+    from rt_drama3.engine.engine import Engine
+    from rt_drama3.engine.speech import SpeechRequest
     from rt_drama3.loading import load
 
 __version__ = "0.1.0"
@@ -28,23 +32,30 @@ __all__ = [
     "ConfigError",
     "DeviceError",
     "Drama3",
+    "Engine",
+    "EngineConfig",
     "Overloaded",
     "RequestError",
     "RtDrama3Error",
     "SinkError",
+    "SpeechRequest",
     "Take",
     "__version__",
     "load",
 ]
 
 
+_PLACES = {
+    "Drama3": "rt_drama3.drama3",
+    "Engine": "rt_drama3.engine.engine",
+    "EngineConfig": "rt_drama3.engine.config",
+    "SpeechRequest": "rt_drama3.engine.speech",
+    "Take": "rt_drama3.drama3",
+    "load": "rt_drama3.loading",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("Drama3", "Take"):
-        from rt_drama3 import drama3
-
-        return getattr(drama3, name)
-    if name == "load":
-        from rt_drama3.loading import load
-
-        return load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

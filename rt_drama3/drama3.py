@@ -21,7 +21,7 @@ from rt_drama3.codec import Codec
 from rt_drama3.config import ModelConfig, PieceConfig, SamplingConfig
 from rt_drama3.engine.config import EngineConfig, read_engine_config
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import Audio, Durations, SpeechRequest
+from rt_drama3.engine.speech import Audio, Durations, Segment, SpeechRequest
 from rt_drama3.errors import RequestError
 from rt_drama3.model import SpeechModel
 from rt_drama3.scenes.best_of import (
@@ -206,12 +206,15 @@ class Drama3:
             max_frames=max_frames,
         )
         speech = self.engine.open(request)
-        parts = [np.zeros(0, dtype=np.float32)]
+        parts, known = [np.zeros(0, dtype=np.float32)], 0
         try:
-            for chunk in speech:
-                parts.append(chunk.pcm)
-                if progress is not None:
-                    progress(chunk.segment, speech.pieces)
+            for event in speech.events():
+                if isinstance(event, Segment):
+                    known = event.known
+                elif isinstance(event, Audio):
+                    parts.append(event.pcm)
+                    if progress is not None:
+                        progress(event.segment, known)
         except BaseException:
             speech.cancel()
             raise

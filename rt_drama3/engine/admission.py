@@ -10,6 +10,7 @@ import time
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.scheduling import Costs, load_with
 from rt_drama3.engine.slots import SlotTable
+from rt_drama3.engine.speech import Queued
 from rt_drama3.engine.step_runner import FrameMaker
 from rt_drama3.engine.stream import EngineStream, Phase
 
@@ -46,9 +47,14 @@ class Admission:
             if stream.slot < 0 and not (self.fits(stream) and self._slots.place(stream)):
                 full = len(self._slots.holders()) >= self._config.max_streams or self.fits(stream)
                 for later, other in enumerate(waiting[position:]):
-                    other.speech.place(later, "max_streams" if full else "load")
+                    queued = Queued(later, "max_streams" if full else "load")
+                    if queued != other.queued:
+                        other.queued = queued
+                        other.speech.put(queued)
                 return
-            stream.speech.place(None)
+            if stream.queued is not None:
+                stream.queued = None
+                stream.speech.admitted()
             stream.phase = Phase.PREFILL
             stream.prefill_started = time.monotonic()
 

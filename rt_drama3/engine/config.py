@@ -34,6 +34,8 @@ class EngineConfig:
         prefill_block: prompt rows per prefill chunk, between frames of running streams; 0 picks
             128 on a CPU and 256 on CUDA.
         codec_batch_frames: maximum size of a decode batch, which grows from 1 by doubling.
+        codec_batch_min: minimum size of a decode batch, except for the last one of a segment; equal
+            to ``codec_batch_frames``, batches have a fixed size.
         codec_async: decode concurrently with the next step instead of after it.
         lead_limit: seconds of undelivered audio at which a stream pauses.
         lead_timeout: seconds that a stream may stay paused before it is ended.
@@ -52,6 +54,7 @@ class EngineConfig:
     step_mode: str = setting("auto", choices=STEP_MODES)
     prefill_block: int = setting(0, 0, 16_384)
     codec_batch_frames: int = setting(4, 1, 64)
+    codec_batch_min: int = setting(1, 1, 64)
     codec_async: bool = True
     lead_limit: float = setting(10.0, 0.2, 3600)
     lead_timeout: float = setting(30.0, 0.1, 86_400)
@@ -63,6 +66,11 @@ class EngineConfig:
     def __post_init__(self) -> None:
         """Checks every value; a dataclass made in code has the same limits as a file."""
         check_settings(self)
+        if self.codec_batch_min > self.codec_batch_frames:
+            raise ConfigError(
+                f"codec_batch_min is {self.codec_batch_min}, above codec_batch_frames "
+                f"({self.codec_batch_frames}); lower it, or raise codec_batch_frames."
+            )
         for name in ("batch_sizes", "attention_lengths"):
             sizes = getattr(self, name)
             if list(sizes) != sorted(set(sizes)) or any(n < 1 for n in sizes):

@@ -13,7 +13,7 @@ from rt_drama3.codec import Codec
 from rt_drama3.codec_stream import CodecWorker, FrameGroup
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.scheduling import Costs, Estimate, group_size, may_prefill
-from rt_drama3.engine.speech import Audio, SpeechSummary, Stamps
+from rt_drama3.engine.speech import Audio, Idle, Segment, SpeechSummary, Stamps
 from rt_drama3.engine.stream import Codes, EngineStream
 from rt_drama3.errors import RtDrama3Error
 
@@ -53,6 +53,7 @@ class Delivery:
             stream.codec.last_size,
             self._step_seconds(),
             self._costs,
+            self._config.codec_batch_min,
         )
         if stream.codec.gathered >= wanted:
             self.flush(stream)
@@ -61,9 +62,8 @@ class Delivery:
         """Sends what was gathered off to be decoded."""
         if not stream.codec.gathered:
             return
+        due = self._due(stream)
         group = stream.codec.take()
-        playing = stream.playing_since
-        due = 0.0 if playing is None else playing + group.first_frame * self._frame_seconds
         decoded = threading.Event()
 
         def job() -> None:
@@ -86,14 +86,27 @@ class Delivery:
             stream.speech.end(stream.tell(summary), error)
             return
         self.flush(stream)
-        playing = stream.playing_since or 0.0
-        due = playing + stream.codec.submitted * self._frame_seconds
 
         def last() -> None:
             # What was still to be decoded may have failed meanwhile.
             stream.speech.end(stream.tell(summary), error or stream.failure)
 
-        self._worker.submit(due, last)
+        self._worker.submit(self._due(stream), last)
+
+    def idle(self, stream: EngineStream) -> None:
+        """Reports, behind what was made so far, that nothing more is left to speak."""
+
+        def report() -> None:
+            if stream.text.empty() and not stream.text.final:
+                stream.speech.put(Idle())
+
+        self._worker.submit(self._due(stream), report)
+
+    def _due(self, stream: EngineStream) -> float:
+        """When a listener needs the next frame to be decoded."""
+        if stream.playing_since is None:
+            return 0.0
+        return stream.playing_since + stream.codec.submitted * self._frame_seconds
 
     def close(self) -> None:
         """Finishes what was submitted and ends the codec's thread."""
@@ -124,5 +137,15 @@ class Delivery:
         stamps = Stamps(stream.accepted, group.prefilled, group.sampled, decoded)
         rate = self._codec.config.sample_rate
         chunk = Audio(pcm, group.first_frame, group.frames, rate, group.segment, stamps)
-        if stream.speech.deliver(chunk):
+        while stream.announced <= group.segment:
+            stream.speech.put(self._segment(stream, stream.announced))
+            stream.announced += 1
+        if stream.speech.put(chunk):
             stream.play(group.frames, time.monotonic(), self._frame_seconds)
+
+    def _segment(self, stream: EngineStream, index: int) -> Segment:
+        """The event of a segment (codec thread)."""
+        text, first_frame = stream.segments[index]
+        later = stream.segments[index + 1 :]
+        waiting = stream.text.waiting + sum(len(text) for text, _ in later)
+        return Segment(index, text, first_frame, waiting, stream.text.count)

@@ -250,8 +250,13 @@ class DeviceLoop:
             elif limit is not None and stream.frames >= limit:
                 stream.complete = False
                 self._end(stream)
-            elif not empty and self._scene_is_set(stream):
-                self._desk.prepare(stream, alone=not self.slots.in_phase(Phase.SPEAKING))
+            elif not empty:
+                stream.busy = True
+                if self._scene_is_set(stream):
+                    self._desk.prepare(stream, alone=not self.slots.in_phase(Phase.SPEAKING))
+            elif stream.text.take_flushed() or stream.busy:
+                stream.busy = False
+                self._delivery.idle(stream)
         elif stream.phase is Phase.SPEAKING:
             self._pace(stream, now)
 

@@ -67,7 +67,9 @@ def _nearest(known: Mapping[int, Estimate], size: int) -> float:
     return seconds if best >= size else seconds * size / best
 
 
-def group_size(lead: float, ceiling: int, previous: int, step: float, costs: Costs) -> int:
+def group_size(
+    lead: float, ceiling: int, previous: int, step: float, costs: Costs, floor: int = 1
+) -> int:
     """Frames to gather before decoding: at most twice the previous group, only what lead covers.
 
     A group of n keeps its first frame waiting for n - 1 further steps; the listener must not run
@@ -79,9 +81,10 @@ def group_size(lead: float, ceiling: int, previous: int, step: float, costs: Cos
         previous: frames of the group before, 0 at the beginning.
         step: seconds of one step at the present batch.
         costs: what decoding costs.
+        floor: smallest group.
 
     Returns:
-        1, 2, 4, .. up to the ceiling.
+        1, 2, 4, .. up to the ceiling, and never below the floor.
     """
     allowed = min(ceiling, max(1, 2 * previous))
     size = 1
@@ -89,7 +92,7 @@ def group_size(lead: float, ceiling: int, previous: int, step: float, costs: Cos
         size *= 2
     if size < allowed < 2 * size and _covers(lead, allowed, step, costs):
         size = allowed  # a ceiling that is no power of two
-    return size
+    return max(size, floor)
 
 
 def _covers(lead: float, frames: int, step: float, costs: Costs) -> bool:

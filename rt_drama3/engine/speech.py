@@ -1,6 +1,6 @@
-"""What a program sees of one stream: the request, the chunks of audio, and the handle between them.
+"""What a program sees of one stream: the request, the handle, and the events that come out of it.
 
-The engine fills a ``Speech`` from its own threads; one consumer takes chunks from it, in a plain
+The engine puts events into a ``Speech`` from its own threads; one consumer takes them, in a plain
 loop or in asyncio. No torch in this file.
 """
 
@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,39 @@ class SpeechRequest:
 
 
 @dataclass(frozen=True)
+class Queued:
+    """The stream waits for a slot.
+
+    Attributes:
+        position: streams in front of it.
+        reason: what the first one waits for: ``load`` (with one more stream, measured speed would
+            fall below realtime) or ``max_streams`` (all slots are taken).
+    """
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of the text begins with the next ``Audio``.
+
+    Attributes:
+        index: from 0.
+        text: of the segment.
+        first_frame: number of its first frame in the stream.
+        waiting: characters of text that were pushed and do not belong to a segment begun yet.
+        known: segments known so far, this one included.
+    """
+
+    index: int
+    text: str
+    first_frame: int
+    waiting: int
+    known: int
+
+
+@dataclass(frozen=True)
 class Stamps:
     """When a chunk passed each stage, in seconds of ``time.monotonic``.
 
@@ -72,32 +105,6 @@ class Stamps:
     prefilled: float
     sampled: tuple[float, float]
     decoded: float
-
-
-@dataclass(frozen=True)
-class Audio:
-    """Consecutive frames of a stream as PCM.
-
-    Attributes:
-        pcm: float32 ``[frames * frame_samples]``, mono, within -1..1.
-        first_frame: number of the first frame in the stream.
-        frames: frames in the chunk.
-        sample_rate: Hz.
-        segment: which piece of the text (see ``SpeechSummary.segments``) the first frame speaks.
-        stamps: when it passed each stage.
-    """
-
-    pcm: npt.NDArray[np.float32]
-    first_frame: int
-    frames: int
-    sample_rate: int
-    segment: int
-    stamps: Stamps
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the chunk."""
-        return len(self.pcm) / self.sample_rate
 
 
 @dataclass
@@ -160,6 +167,54 @@ class SpeechSummary:
         return dump_take(self.text, self.codes, seed=self.seed, complete=self.complete)
 
 
+@dataclass(frozen=True)
+class Audio:
+    """Consecutive frames of a stream as PCM.
+
+    Attributes:
+        pcm: float32 ``[frames * frame_samples]``, mono, within -1..1.
+        first_frame: number of the first frame in the stream.
+        frames: frames in the chunk.
+        sample_rate: Hz.
+        segment: index of the segment that the first frame belongs to.
+        stamps: when it passed each stage.
+    """
+
+    pcm: npt.NDArray[np.float32]
+    first_frame: int
+    frames: int
+    sample_rate: int
+    segment: int
+    stamps: Stamps
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the chunk."""
+        return len(self.pcm) / self.sample_rate
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The stream waits for text: everything that could be spoken was spoken and delivered.
+
+    It comes once each time, and after a ``flush`` that found nothing to speak.
+    """
+
+
+@dataclass(frozen=True)
+class Done:
+    """The last event.
+
+    Attributes:
+        summary: of the stream.
+    """
+
+    summary: SpeechSummary
+
+
+Event: TypeAlias = Queued | Segment | Audio | Idle | Done
+
+
 def check_process(owner: int) -> None:
     """Refuses in a process that was forked from the one whose id is given.
 
@@ -197,14 +252,14 @@ class SpeechOwner(Protocol):
 
 
 class Speech:
-    """One stream, as its client holds it. Every method is thread-safe and returns at once.
+    """One stream, as its client holds it. Every method is thread-safe and returns immediately.
 
-    Iterate it (``for`` or ``async for``, one consumer) to take the audio; iteration ends after the
-    last chunk, and raises what ended the stream if that was an error.
+    ``events`` gives all that happens to it. Iterating the ``Speech`` itself (``for`` or ``async
+    for``) gives the audio alone and ends after the last chunk, or immediately after ``cancel``.
+    Either raises the error that ended the stream. There must be one consumer.
 
     Attributes:
-        waited_for: why it had to wait, if it had to: ``load`` (with one more, measured speed would
-            not keep everybody realtime) or ``max_streams`` (all places are taken).
+        waited_for: the reason of the latest ``Queued``, empty if it never had to wait.
     """
 
     def __init__(self, owner: SpeechOwner, request: SpeechRequest) -> None:
@@ -212,7 +267,8 @@ class Speech:
         self._owner = owner
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._chunks: deque[Audio] = deque()
+        # Bounded: audio by the engine, which pauses a stream that is not read; the rest coalesces.
+        self._events: deque[Queued | Segment | Audio | Idle] = deque()
         self._unread = 0.0  # seconds
         self._summary: SpeechSummary | None = None
         self._error: RtDrama3Error | None = None
@@ -248,7 +304,7 @@ class Speech:
         """Stops the stream (barge-in): nothing more is delivered, at most one frame is made."""
         with self._changed:
             self._cancelled = True
-            self._chunks.clear()
+            self._events.clear()
             self._unread = 0.0
             self._notify()
         self._owner.cancel(self)
@@ -274,6 +330,11 @@ class Speech:
         return self._ended
 
     @property
+    def pending(self) -> int:
+        """Events that can be taken without waiting, ``Done`` not counted."""
+        return len(self._events)
+
+    @property
     def unread_seconds(self) -> float:
         """Audio delivered but not taken."""
         return self._unread
@@ -283,40 +344,25 @@ class Speech:
         """Whether it waits for text: all that can be spoken was spoken and delivered."""
         return not self._ended and self._owner.resting(self)
 
-    def __iter__(self) -> Iterator[Audio]:
-        """Takes chunks as they come, blocking between them."""
-        while True:
-            check_process(self._pid)
-            with self._changed:
-                self._changed.wait_for(self._ready)
-                chunk = self._take()
-            if chunk is None:
-                return
-            self._owner.consumed()
-            yield chunk
+    def events(self) -> Events:
+        """Everything that happens to the stream, for ``for`` or ``async for``.
 
-    async def __aiter__(self) -> AsyncIterator[Audio]:
-        """Takes chunks as they come, without blocking the event loop."""
-        loop = asyncio.get_running_loop()
-        while True:
-            check_process(self._pid)
-            with self._changed:
-                ready = self._ready()
-                chunk = self._take() if ready else None
-                waiter = loop.create_future()
-                self._waiter = None if ready else (loop, waiter)
-            if not ready:
-                await waiter
-                continue
-            if chunk is None:
-                return
-            self._owner.consumed()
-            yield chunk
+        After ``cancel`` only ``Done`` comes.
+        """
+        return Events(self)
+
+    def __iter__(self) -> Iterator[Audio]:
+        """Takes audio as it comes, blocking in between."""
+        return (event for event in self._take_each(False) if isinstance(event, Audio))
+
+    def __aiter__(self) -> AsyncIterator[Audio]:
+        """Takes audio as it comes, without blocking the event loop."""
+        return (event async for event in self._take_each_async(False) if isinstance(event, Audio))
 
     def result(self, timeout: float | None = None) -> SpeechSummary:
-        """Waits for the end and tells what became of the stream.
+        """Waits for the end and returns the summary.
 
-        Somebody must take the audio meanwhile: a stream that nobody listens to pauses.
+        The audio must be taken meanwhile: a stream whose audio is not taken pauses.
 
         Raises:
             RtDrama3Error: what ended it, if that was an error.
@@ -332,7 +378,7 @@ class Speech:
             return self._summary
 
     async def summary(self) -> SpeechSummary:
-        """``result`` for asyncio; call it when the iteration is over.
+        """``result`` for asyncio; call it after the iteration.
 
         Raises:
             RtDrama3Error: what ended the stream, if that was an error.
@@ -350,15 +396,28 @@ class Speech:
 
     # What the engine calls.
 
-    def deliver(self, chunk: Audio) -> bool:
-        """Hands a chunk over; false when nobody wants it any more."""
+    def put(self, event: Queued | Segment | Audio | Idle) -> bool:
+        """Adds an event; false when the stream was cancelled or has ended."""
         with self._changed:
             if self._cancelled or self._ended:
                 return False
-            self._chunks.append(chunk)
-            self._unread += chunk.seconds
+            latest = self._events[-1] if self._events else None
+            if isinstance(event, Queued | Idle) and type(latest) is type(event):
+                self._events.pop()  # it was not read in time; the new one replaces it
+            if isinstance(event, Queued):
+                self._position, self.waited_for = event.position, event.reason
+            elif isinstance(event, Audio):
+                self._unread += event.seconds
+            self._events.append(event)
             self._notify()
             return True
+
+    def admitted(self) -> None:
+        """The wait is over; a ``Queued`` that was not read yet is withdrawn."""
+        with self._changed:
+            self._position = None
+            if self._events and isinstance(self._events[-1], Queued):
+                self._events.pop()
 
     def end(self, summary: SpeechSummary | None, error: RtDrama3Error | None = None) -> None:
         """Marks the end; only the first call counts."""
@@ -377,23 +436,57 @@ class Speech:
         """Tells the client which piece of its text comes next."""
         self._segments.append((text, first_frame))
 
-    def place(self, position: int | None, reason: str = "") -> None:
-        """Tells the client where it stands in the queue, and what the first one waits for."""
-        self._position = position
-        self.waited_for = reason or self.waited_for
+    # Taking events.
 
-    def _ready(self) -> bool:
-        return bool(self._chunks) or self._ended or self._cancelled
+    def _take_each(self, to_end: bool) -> Iterator[Event]:
+        """Events as they come; with ``to_end`` a cancelled stream still gives its ``Done``."""
+        while True:
+            check_process(self._pid)
+            with self._changed:
+                self._changed.wait_for(lambda: self._ready(to_end))
+                event = self._take()
+            if event is None:
+                return
+            if isinstance(event, Audio):
+                self._owner.consumed()
+            yield event
+            if isinstance(event, Done):
+                return
 
-    def _take(self) -> Audio | None:
-        """The next chunk, or None at the end; raises the error that ended the stream."""
-        if self._chunks:
-            chunk = self._chunks.popleft()
-            self._unread = max(0.0, self._unread - chunk.seconds) if self._chunks else 0.0
-            return chunk
+    async def _take_each_async(self, to_end: bool) -> AsyncIterator[Event]:
+        loop = asyncio.get_running_loop()
+        while True:
+            check_process(self._pid)
+            with self._changed:
+                ready = self._ready(to_end)
+                event = self._take() if ready else None
+                waiter = loop.create_future()
+                self._waiter = None if ready else (loop, waiter)
+            if not ready:
+                await waiter
+                continue
+            if event is None:
+                return
+            if isinstance(event, Audio):
+                self._owner.consumed()
+            yield event
+            if isinstance(event, Done):
+                return
+
+    def _ready(self, to_end: bool) -> bool:
+        return bool(self._events) or self._ended or (self._cancelled and not to_end)
+
+    def _take(self) -> Event | None:
+        """The next event, or None after a cancel; raises the error that ended the stream."""
+        if self._events:
+            event = self._events.popleft()
+            if isinstance(event, Audio):
+                more = any(isinstance(other, Audio) for other in self._events)
+                self._unread = max(0.0, self._unread - event.seconds) if more else 0.0
+            return event
         if self._error is not None and not self._cancelled:
             raise self._error
-        return None
+        return None if self._summary is None else Done(self._summary)
 
     def _notify(self) -> None:
         self._changed.notify_all()
@@ -402,6 +495,21 @@ class Speech:
             self._waiter = None
             with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
                 loop.call_soon_threadsafe(_resolve, future)
+
+
+class Events:
+    """The events of one stream, see ``Speech.events``."""
+
+    def __init__(self, speech: Speech) -> None:
+        self._speech = speech
+
+    def __iter__(self) -> Iterator[Event]:
+        """Takes events as they come, blocking in between."""
+        return self._speech._take_each(True)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """Takes events as they come, without blocking the event loop."""
+        return self._speech._take_each_async(True)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

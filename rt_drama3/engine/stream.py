@@ -18,7 +18,7 @@ import torch
 from rt_drama3.codec_stream import CodecStream
 from rt_drama3.config import SamplingConfig
 from rt_drama3.engine.guidance import Direction
-from rt_drama3.engine.speech import Durations, Speech, SpeechRequest, SpeechSummary
+from rt_drama3.engine.speech import Durations, Queued, Speech, SpeechRequest, SpeechSummary
 from rt_drama3.errors import DeviceError, RequestError, RtDrama3Error
 from rt_drama3.model import Snapshot
 from rt_drama3.text.cutting import size, spoken_so_far
@@ -72,6 +72,7 @@ class TextIntake:
         self._speaker = ""  # tag of the turn that the text is in
         self._pieces: deque[str] = deque()
         self._waiting = 0  # characters in the pieces
+        self._flushed = False
         self.count = 0
         self.final = False
         self.reads_directions = True
@@ -123,6 +124,7 @@ class TextIntake:
         """
         with self._pushing:
             self._flush()
+            self._flushed = True
 
     def finish(self) -> None:
         """Flushes; no more text comes.
@@ -148,6 +150,16 @@ class TextIntake:
     def empty(self) -> bool:
         """Whether nothing waits to be spoken now."""
         return not self._pieces
+
+    @property
+    def waiting(self) -> int:
+        """Characters that were not given out yet."""
+        return self._waiting + len(self._growing)
+
+    def take_flushed(self) -> bool:
+        """Whether there was a flush since the last call."""
+        flushed, self._flushed = self._flushed, False
+        return flushed
 
     def begun(self) -> bool:
         """Whether a sentence has begun that is not whole yet."""
@@ -213,6 +225,8 @@ class EngineStream:
         wanted: until when text came for it, or was heard, so far (see ``engine_places``).
         rested: when its last piece was made.
         asked: when its present turn began.
+        queued: where its client knows it in the queue.
+        busy: it became busy since its latest ``Idle`` event.
         fresh: nothing of that turn was spoken yet.
         voice: references as codes, once prepared.
         rows: prompt of the present piece, int64 ``[T, 1 + num_codebooks]`` on the device.
@@ -230,6 +244,7 @@ class EngineStream:
         paused_since, paused_at: when its listener last took audio while it is paused, and how many
             seconds were left to take.
         delivered: frames that became chunks (codec thread).
+        announced: segments whose ``Segment`` event was put (codec thread).
         playing_since: when a player that never waits longer than it must would have begun, had it
             played everything without a gap (codec thread).
     """
@@ -246,6 +261,8 @@ class EngineStream:
     wanted: float = -math.inf
     rested: float = -math.inf
     asked: float = 0.0
+    queued: Queued | None = None
+    busy: bool = False
     fresh: bool = True
     cancelled: bool = False
     failure: RtDrama3Error | None = None
@@ -272,6 +289,7 @@ class EngineStream:
     paused_at: float = 0.0
     complete: bool = True
     delivered: int = 0
+    announced: int = 0
     playing_since: float | None = None
     durations: Durations = field(default_factory=Durations)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from rt_drama3.engine import step_runner as frame_maker
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.loop import DeviceLoop
-from rt_drama3.engine.speech import Audio, Speech, SpeechRequest
+from rt_drama3.engine.speech import Audio, Queued, Speech, SpeechRequest
 from rt_drama3.engine.stream import EngineStream
 from tests.small import shared_drama
 
@@ -77,6 +78,7 @@ class Machine:
     decode: Callable[[int], float] = lambda frames: 0.002 + 0.001 * frames
     preparing: Aside = field(default_factory=Aside)
     heard: dict[Speech, list[Audio]] = field(default_factory=dict)
+    positions: dict[Speech, list[Queued]] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)  # ("block" | "step", slot or size)
 
     def open(self, text: str = TEXT, **settings: Any) -> Speech:
@@ -94,8 +96,11 @@ class Machine:
             self.clock.now += idle
         self.preparing.work()
         for speech, chunks in self.heard.items():
-            while speech._chunks:
-                chunks.append(next(iter(speech)))
+            for event in islice(speech.events(), speech.pending):
+                if isinstance(event, Audio):
+                    chunks.append(event)
+                elif isinstance(event, Queued):
+                    self.positions.setdefault(speech, []).append(event)
 
     def run(self, done: Callable[[], object]) -> None:
         for _ in range(PATIENCE):
@@ -118,6 +123,10 @@ class Machine:
             waited += max(0.0, chunk.stamps.decoded - end)
             end = max(end, chunk.stamps.decoded) + chunk.frames * FRAME
         return waited
+
+    def queued(self, speech: Speech) -> list[Queued]:
+        """Its positions in the queue, in order."""
+        return self.positions.get(speech, [])
 
     def first(self, speech: Speech) -> float:
         """When its first audio came."""

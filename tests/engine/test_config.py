@@ -100,6 +100,7 @@ LIMITS = {
     "context": (63, 1_048_577),
     "prefill_block": (-1, 16_385),
     "codec_batch_frames": (0, 65),
+    "codec_batch_min": (0, 65),
     "lead_limit": (0.1, 3601.0),
     "lead_timeout": (0.0, 86_401.0),
     "guidance_rows": (-1, 257),
@@ -211,3 +212,9 @@ def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"max_streams = 1 # \xff")
     with pytest.raises(ConfigError, match=r"engine\.toml is not valid TOML"):
         read(path)
+
+
+def test_the_smallest_decode_batch_is_not_above_the_largest() -> None:
+    assert EngineConfig(codec_batch_frames=3, codec_batch_min=3).codec_batch_min == 3
+    with pytest.raises(ConfigError, match=r"codec_batch_min is 5, above codec_batch_frames \(4\)"):
+        EngineConfig(codec_batch_min=5)

@@ -250,7 +250,7 @@ def test_the_lead_is_bounded_by_what_the_listener_takes(machine: Callable[..., M
     began = sim.clock.now
     while sim.clock.now - began < 12.0:
         sim.turn()
-        while taken < sim.clock.now - began and speech._chunks:  # it takes as fast as it plays
+        while taken < sim.clock.now - began and speech.unread_seconds:  # as fast as it plays
             taken += next(chunks).seconds
         made.append(sim.stream(speech).untaken(FRAME))
     assert max(made) < 2.0 + 5 * FRAME

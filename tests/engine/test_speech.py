@@ -11,7 +11,12 @@ import pytest
 
 from rt_drama3.engine.speech import (
     Audio,
+    Done,
     Durations,
+    Event,
+    Idle,
+    Queued,
+    Segment,
     Speech,
     SpeechRequest,
     SpeechSummary,
@@ -72,7 +77,7 @@ def spoken(*numbers: int, error: RtDrama3Error | None = None) -> Speech:
     """A stream that has ended with chunks still to be taken."""
     speech, _ = new_speech()
     for number in numbers:
-        assert speech.deliver(chunk(number))
+        assert speech.put(chunk(number))
     speech.end(None if error else summary(), error)
     return speech
 
@@ -135,9 +140,9 @@ def test_a_waiting_loop_gets_what_is_delivered_later() -> None:
     speech, owner = new_speech()
     taker = Taker(speech)
     taker.start()
-    speech.deliver(chunk(0))
+    speech.put(chunk(0))
     assert taker.first.wait(JOIN)
-    speech.deliver(chunk(1))
+    speech.put(chunk(1))
     speech.end(summary())
     assert taker.finished() == [0, 1]
     assert owner.calls == ["consumed", "consumed"]
@@ -150,7 +155,7 @@ def test_a_waiting_coroutine_gets_what_is_delivered_later() -> None:
         consumer = asyncio.create_task(take_all(speech))
         await asyncio.sleep(0)  # it waits now
         for number in range(3):
-            await asyncio.to_thread(speech.deliver, chunk(number))
+            await asyncio.to_thread(speech.put, chunk(number))
         await asyncio.to_thread(speech.end, summary())
         return await asyncio.wait_for(consumer, JOIN)
 
@@ -183,9 +188,9 @@ def test_a_stream_can_move_to_another_event_loop() -> None:
             return c.first_frame
         return -1
 
-    speech.deliver(chunk(0))
+    speech.put(chunk(0))
     assert asyncio.run(one()) == 0
-    speech.deliver(chunk(1))
+    speech.put(chunk(1))
     speech.end(summary())
     assert asyncio.run(take_all(speech)) == [1]
 
@@ -198,14 +203,14 @@ def test_a_cancelled_consumer_leaves_the_stream_usable() -> None:
         await asyncio.sleep(0)
         consumer.cancel()
         await asyncio.gather(consumer, return_exceptions=True)
-        await asyncio.to_thread(speech.deliver, chunk(0))  # wakes a future that is gone
+        await asyncio.to_thread(speech.put, chunk(0))  # wakes a future that is gone
         await asyncio.to_thread(speech.end, summary())
         return await asyncio.wait_for(take_all(speech), JOIN)
 
     assert asyncio.run(scenario(), debug=True) == [0]
 
 
-@pytest.mark.parametrize("tell", ["deliver", "end", "cancel"])
+@pytest.mark.parametrize("tell", ["put", "end", "cancel"])
 def test_a_closed_event_loop_is_none_of_the_engines_business(tell: str) -> None:
     speech, _ = new_speech()
 
@@ -216,7 +221,7 @@ def test_a_closed_event_loop_is_none_of_the_engines_business(tell: str) -> None:
 
     asyncio.run(start())
     {
-        "deliver": lambda: speech.deliver(chunk(0)),
+        "put": lambda: speech.put(chunk(0)),
         "end": lambda: speech.end(summary()),
         "cancel": speech.cancel,
     }[tell]()
@@ -233,7 +238,7 @@ def test_a_loop_that_closes_at_the_worst_moment_harms_nobody() -> None:
         consumer = asyncio.create_task(take_all(speech))
         await asyncio.sleep(0)
         monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", closed)
-        assert speech.deliver(chunk(0))
+        assert speech.put(chunk(0))
         speech.end(summary())
         monkeypatch.undo()
         consumer.cancel()
@@ -246,7 +251,7 @@ def test_unread_seconds_count_what_was_not_taken() -> None:
     speech, _ = new_speech()
     assert speech.unread_seconds == 0.0
     for number in range(3):
-        speech.deliver(chunk(number, 0.1))
+        speech.put(chunk(number, 0.1))
     assert speech.unread_seconds == pytest.approx(0.3)
     taken = iter(speech)
     next(taken)
@@ -256,16 +261,98 @@ def test_unread_seconds_count_what_was_not_taken() -> None:
     assert speech.unread_seconds == 0.0  # exactly, whatever the rounding
 
 
+# Events.
+
+ORDER = [Queued(1, "load"), Segment(0, "One.", 0, 5, 2), 0, Segment(1, "Two.", 1, 0, 2), 1, Idle()]
+
+
+def put_order(speech: Speech) -> None:
+    for event in ORDER:
+        assert speech.put(chunk(event) if isinstance(event, int) else event)
+
+
+def plain(event: Event) -> object:
+    return event.first_frame if isinstance(event, Audio) else event
+
+
+async def all_events(speech: Speech) -> list[object]:
+    return [plain(event) async for event in speech.events()]
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda speech: [plain(event) for event in speech.events()],
+        lambda speech: asyncio.run(all_events(speech)),
+    ],
+)
+def test_events_come_in_one_sequence(take: Callable[[Speech], list[object]]) -> None:
+    speech, owner = new_speech()
+    put_order(speech)
+    end = summary()
+    speech.end(end)
+    assert speech.pending == len(ORDER)
+    assert take(speech) == [*ORDER, Done(end)]
+    assert owner.calls == ["consumed", "consumed"]
+
+
+def test_iterating_the_speech_skips_the_other_events() -> None:
+    speech, _ = new_speech()
+    put_order(speech)
+    speech.end(summary())
+    assert [c.first_frame for c in speech] == [0, 1]
+
+
+def test_unread_positions_and_idle_events_coalesce() -> None:
+    speech, _ = new_speech()
+    for position in (3, 2, 1):
+        speech.put(Queued(position, "load"))
+    speech.put(Segment(0, "One.", 0, 0, 1))
+    speech.put(Idle())
+    speech.put(Idle())
+    speech.end(summary())
+    expected = [Queued(1, "load"), Segment(0, "One.", 0, 0, 1), Idle()]
+    assert [plain(event) for event in speech.events()][:-1] == expected
+
+
+def test_admission_withdraws_an_unread_position() -> None:
+    speech, _ = new_speech()
+    speech.put(Queued(0, "max_streams"))
+    speech.admitted()
+    speech.end(summary())
+    assert [type(event) for event in speech.events()] == [Done]
+    assert speech.waited_for == "max_streams"
+
+
+def test_after_cancel_only_done_comes() -> None:
+    speech, _ = new_speech()
+    events = iter(speech.events())
+    put_order(speech)
+    assert next(events) == ORDER[0]
+    speech.cancel()
+    assert not speech.put(Idle())
+    end = summary(cancelled=True)
+    threading.Timer(0.01, speech.end, (end,)).start()
+    assert list(events) == [Done(end)]
+
+
+def test_events_raise_the_error_that_ended_the_stream() -> None:
+    events = iter(spoken(0, error=DeviceError("broken.")).events())
+    assert plain(next(events)) == 0
+    with pytest.raises(DeviceError, match="broken"):
+        next(events)
+
+
 # Cancelling.
 
 
 def test_after_cancel_nothing_is_delivered() -> None:
     speech, owner = new_speech()
-    speech.deliver(chunk(0))
+    speech.put(chunk(0))
     speech.cancel()
     assert owner.calls == ["cancel"]
     assert speech.unread_seconds == 0.0
-    assert not speech.deliver(chunk(1))
+    assert not speech.put(chunk(1))
     assert list(speech) == []
     assert asyncio.run(take_all(speech)) == []
 
@@ -274,7 +361,7 @@ def test_cancel_ends_a_loop_that_waits() -> None:
     speech, _ = new_speech()
     taker = Taker(speech)
     taker.start()
-    speech.deliver(chunk(0))
+    speech.put(chunk(0))
     assert taker.first.wait(JOIN)
     speech.cancel()  # the engine has not even noticed
     assert taker.finished() == [0]
@@ -349,7 +436,7 @@ def test_only_the_first_end_counts() -> None:
 
 def test_nothing_is_delivered_after_the_end() -> None:
     speech = spoken()
-    assert not speech.deliver(chunk(0))
+    assert not speech.put(chunk(0))
     assert list(speech) == []
 
 
@@ -357,7 +444,7 @@ def test_ended_and_queue_position() -> None:
     speech, _ = new_speech()
     assert not speech.ended
     assert speech.queue_position is None
-    speech.place(3)
+    speech.put(Queued(3, "load"))
     assert speech.queue_position == 3
     speech.end(summary())
     assert speech.ended
