@@ -73,7 +73,7 @@ def fails(speech: Speech, kind: type[RtDrama3Error], message: str) -> int:
         ({"references": [("Hm.", b"no audio")]}, RequestError, "audio"),
         ({"references": [("Hm.", "/nowhere.wav")]}, RequestError, "nowhere"),
         ({"references": [("Hm.", (np.full(9, np.nan), 44100))]}, RequestError, "NaN"),
-        ({"references": [("Hm.", np.zeros((3, 2000), int))]}, RequestError, "at most 1023 fit"),
+        ({"references": [("Hm.", np.zeros((3, 2000), int))]}, RequestError, "the limit is 1023"),
         ({"history": [("Hm.", np.zeros((3, 0), int))]}, RequestError, "history 1.*empty"),
         ({"history": [("Hm.", [[1, 2], [3]])]}, RequestError, "history 1.*not an array"),
     ],
