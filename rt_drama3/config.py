@@ -134,7 +134,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class PieceConfig:
+class SegmentConfig:
     """How much of a long text a checkpoint speaks at a time.
 
     Attributes:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from rt_drama3.codec import Codec
-from rt_drama3.config import ModelConfig, PieceConfig, SamplingConfig
+from rt_drama3.config import ModelConfig, SamplingConfig, SegmentConfig
 from rt_drama3.engine.config import EngineConfig, read_engine_config
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import Audio, Durations, Segment, SpeechRequest
@@ -96,7 +96,7 @@ class Drama3:
         fixed_voice: the checkpoint cannot follow references; they are ignored with a notice.
         engine_config: of the engine behind ``generate`` and ``stream``; None reads the environment.
         threads: CPU threads that it computes with; None is torch's choice.
-        pieces: how much of a long text it speaks at a time; None is what Drama 3 can.
+        segments: how much of a long text it speaks at a time; None is what Drama 3 can.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class Drama3:
         fixed_voice: bool = False,
         engine_config: EngineConfig | None = None,
         threads: int | None = None,
-        pieces: PieceConfig | None = None,
+        segments: SegmentConfig | None = None,
     ) -> None:
         self.model = model
-        self.pieces = pieces or PieceConfig()
+        self.segments = segments or SegmentConfig()
         self.codec = codec
         self.prompts = prompts
         self.sampling = sampling

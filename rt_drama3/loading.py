@@ -69,7 +69,7 @@ def load(
         sampling=checkpoint.read_sampling(path),
         fixed_voice=checkpoint.read_fixed_voice(path),
         engine_config=engine,
-        pieces=checkpoint.read_pieces(path),
+        segments=checkpoint.read_segments(path),
         threads=threads if where.type == "cpu" else None,
     )
 

@@ -4,8 +4,8 @@ from rt_drama3.checkpoint.files import (
     read_codec_config,
     read_directions,
     read_fixed_voice,
-    read_pieces,
     read_sampling,
+    read_segments,
 )
 from rt_drama3.checkpoint.info import CheckpointInfo, inspect
 from rt_drama3.checkpoint.inventory import TensorSpec, inventory
@@ -27,7 +27,7 @@ __all__ = [
     "read_config",
     "read_directions",
     "read_fixed_voice",
-    "read_pieces",
     "read_sampling",
+    "read_segments",
     "resolve",
 ]

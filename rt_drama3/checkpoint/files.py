@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from rt_drama3.checkpoint.config_files import parse_codec_config, parse_sampling
-from rt_drama3.config import CodecConfig, ModelConfig, PieceConfig, SamplingConfig
+from rt_drama3.config import CodecConfig, ModelConfig, SamplingConfig, SegmentConfig
 from rt_drama3.errors import CheckpointError
 
 CONFIG = "config.json"
@@ -91,7 +91,7 @@ def read_directions(directory: Path) -> bool:
     return _flag(directory / SAMPLING, "reads_directions", True)
 
 
-def read_pieces(directory: Path) -> PieceConfig:
+def read_segments(directory: Path) -> SegmentConfig:
     """How much text it speaks at a time: ``piece_bytes`` and ``remembers_pieces`` there.
 
     A small voice that was taught single sentences only loses its way in more.
@@ -99,7 +99,7 @@ def read_pieces(directory: Path) -> PieceConfig:
     Raises:
         CheckpointError: a value cannot work.
     """
-    path, base = directory / SAMPLING, PieceConfig()
+    path, base = directory / SAMPLING, SegmentConfig()
     values = read_json(path) if path.is_file() else {}
     longest = values.get("piece_bytes", base.longest) if isinstance(values, dict) else base.longest
     if isinstance(longest, bool) or not isinstance(longest, int) or longest < SHORTEST_PIECE:
@@ -107,7 +107,7 @@ def read_pieces(directory: Path) -> PieceConfig:
             f"{path}: piece_bytes is {longest!r}, but a whole number from {SHORTEST_PIECE} up is "
             "needed."
         )
-    return PieceConfig(longest, _flag(path, "remembers_pieces", base.remembered))
+    return SegmentConfig(longest, _flag(path, "remembers_pieces", base.remembered))
 
 
 def _flag(path: Path, name: str, default: bool) -> bool:

@@ -54,7 +54,7 @@ class Engine:
         self.voices = VoiceCache(self.config.voice_cache_mb << 20)
         self._codec, self._sampling = drama.codec, drama.sampling
         self._reads_directions = drama.prompts.reads_directions
-        self._pieces = drama.pieces
+        self._segments = drama.segments
         self._steering = drama.steering
         self._loop = DeviceLoop(drama, self.config, self.costs, self.voices)
         # Who forgets to close it gets threads and memory back; at exit the loop ends by itself. The
@@ -98,8 +98,8 @@ class Engine:
             speech = Speech(self, request)
             stream = EngineStream.open(speech, sampling, codec, now, wake, direction)
             stream.text.reads_directions = self._reads_directions
-            stream.text.longest = self._pieces.longest
-            stream.remembers = self._pieces.remembered
+            stream.text.longest = self._segments.longest
+            stream.remembers = self._segments.remembered
             if request.final:
                 stream.text.set_whole(request.text)
             else:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rt_drama3 import Drama3
-from rt_drama3.checkpoint import read_pieces
-from rt_drama3.config import PieceConfig
+from rt_drama3.checkpoint import read_segments
+from rt_drama3.config import SegmentConfig
 from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.errors import CheckpointError
 from tests.small import heard
@@ -23,17 +23,17 @@ TEXT = (
 
 
 def test_pieces_are_read_from_the_checkpoint(tmp_path: Path) -> None:
-    assert read_pieces(tmp_path) == PieceConfig(300, True)
+    assert read_segments(tmp_path) == SegmentConfig(300, True)
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps({"piece_bytes": 90, "remembers_pieces": False}))
-    assert read_pieces(tmp_path) == PieceConfig(90, False)
+    assert read_segments(tmp_path) == SegmentConfig(90, False)
 
 
 @pytest.mark.parametrize("value", [63, "110", 110.5, True, None])
 def test_pieces_that_cannot_work_are_refused(tmp_path: Path, value: Any) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"piece_bytes": value}))
     with pytest.raises(CheckpointError, match="piece_bytes is"):
-        read_pieces(tmp_path)
+        read_segments(tmp_path)
 
 
 @pytest.mark.parametrize("remembered", [False, True])
@@ -48,7 +48,7 @@ def test_pieces_are_no_longer_and_see_what_they_may(
         return build(text, references, history, **settings)
 
     monkeypatch.setattr(nano.prompts, "build", watched)
-    monkeypatch.setattr(nano.engine, "_pieces", PieceConfig(110, remembered))
+    monkeypatch.setattr(nano.engine, "_segments", SegmentConfig(110, remembered))
     speech = nano.engine.open(SpeechRequest(TEXT, seed=1, max_frames=400))
     _, summary = heard(speech)
     assert len(summary.segments) >= 3

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import rt_drama3
 from rt_drama3 import checkpoint
-from rt_drama3.config import PieceConfig, SamplingConfig
+from rt_drama3.config import SamplingConfig, SegmentConfig
 from rt_drama3.drama3 import Drama3
 from rt_drama3.model import SpeechModel
 from rt_drama3.model.sampling import draws_per_frame, uniform_noise
@@ -368,7 +368,7 @@ def test_the_embedded_voice(nano: Drama3, tmp_path: Path) -> None:
     assert len(pieces) == 2
     # By its own settings it passes over tags and forgets earlier pieces.
     prompts = PromptBuilder(nano.prompts.tokenizer, nano.config)
-    with Drama3(nano.model, nano.codec, prompts, nano.sampling, pieces=PieceConfig()) as voice:
+    with Drama3(nano.model, nano.codec, prompts, nano.sampling, segments=SegmentConfig()) as voice:
         take = voice.generate(text, temperature=0)
     assert take.complete
     assert take.codes.tolist() == oracle.speak(pieces, GREEDY).tolist()
