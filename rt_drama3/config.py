@@ -148,7 +148,7 @@ class SegmentConfig:
 
 @dataclass(frozen=True)
 class WindowTransformerConfig:
-    """A causal windowed transformer inside the codec (docs/architecture.md, 8.2)."""
+    """A causal windowed transformer inside the codec (docs/model.md, 8.2)."""
 
     layers: int
     heads: int
@@ -193,7 +193,7 @@ class CodecConfig:
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How codes are drawn (docs/architecture.md, 7). Temperature 0 is greedy.
+    """How codes are drawn (docs/model.md, 7). Temperature 0 is greedy.
 
     Attributes:
         temperature: of the main (semantic or eos) token.

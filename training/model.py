@@ -1,6 +1,6 @@
 """The speech model in the form that training wants: whole sequences in parallel, with gradients.
 
-The mathematics is that of ``rt_drama3.model`` (architecture notes, 4 and 5); parameters keep the
+The mathematics is that of ``rt_drama3.model`` (docs/model.md, 4 and 5); parameters keep the
 names of the official checkpoint, except that the experts of a layer lie side by side in one matrix
 and are all evaluated (``layout`` splits and joins them). A test holds both forms equal.
 """

@@ -160,7 +160,7 @@ def _tower(audio: _Section, backbone: BackboneConfig) -> TowerConfig:
     audio.equals("model_type", "fish_qwen3_audio_decoder")
     audio.equals("decoder_type", "codebook_mtp_shared")
     # rotary_interleaved and attention_qk_norm are stored by the exporter but do not describe the
-    # model: its rotation is always interleaved, q/k norms always apply (docs/architecture.md, 1.3).
+    # model: its rotation is always interleaved, q/k norms always apply (docs/model.md, 1.3).
     audio.equals("attention_output_gate", True)
     audio.equals("layernorm_zero_centered_gamma", True)
     for key in ("attention_qkv_bias", "attention_o_bias", "use_moe", "mtp_use_swa"):
@@ -338,7 +338,7 @@ def _rope_dtype(top: _Section, default: str) -> str:
 
 
 def parse_sampling(values: object, where: str = "generation_config.json") -> SamplingConfig:
-    """Reads a checkpoint's sampling defaults; absent keys keep the law of docs/architecture.md.
+    """Reads a checkpoint's sampling defaults; absent keys keep the law of docs/model.md.
 
     Without ``head_temperature`` the heads use the main temperature.
 

@@ -132,7 +132,7 @@ def check_codec_fits(model: ModelConfig, codec: CodecConfig) -> None:
     """Refuses a codec that cannot decode the model's codes.
 
     The residual codebooks may be smaller than the tower's heads: the official ones are, and the
-    codec clamps (docs/architecture.md, 8.2).
+    codec clamps (docs/model.md, 8.2).
 
     Raises:
         CheckpointError: another number of codebooks or another semantic codebook.

@@ -1,6 +1,6 @@
 """Every tensor of a Drama 3 language model: official name, shape, kind and family.
 
-Source: docs/architecture.md, 2.2 and 2.3. The sizes come from ``config.json``; the full-size config
+Source: docs/model.md, 2.2 and 2.3. The sizes come from ``config.json``; the full-size config
 gives exactly 62,245 tensors.
 """
 

@@ -3,7 +3,7 @@
 A plan is a list of placements, each filling one region of one parameter from one to three official
 tensors. Together they fill every element of every parameter once and read every official tensor.
 What is changed, and why, is with the functions at the end; the layouts are those of the
-docs/architecture.md, 2, and of the modules in ``model/``.
+docs/model.md, 2, and of the modules in ``model/``.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _tower_layer(config: TowerConfig, layer: int) -> Iterator[Placement]:
 
 
 def one_plus(weight: Tensor) -> Tensor:
-    """A zero-centred gamma as the plain one it means, in float32 (docs/architecture.md, 4)."""
+    """A zero-centred gamma as the plain one it means, in float32 (docs/model.md, 4)."""
     return weight.float() + 1
 
 
@@ -249,7 +249,7 @@ def depthwise(weight: Tensor) -> Tensor:
 
 
 def part_gates(weight: Tensor, head_dim: int) -> Tensor:
-    """Rows query|gate per head -> all queries, then all gates (docs/architecture.md, 2.2)."""
+    """Rows query|gate per head -> all queries, then all gates (docs/model.md, 2.2)."""
     per_head = weight.unflatten(0, (-1, 2, head_dim))  # [heads, query|gate, head_dim, dim]
     parted: Tensor = per_head.transpose(0, 1).flatten(0, 2)
     return parted
@@ -259,7 +259,7 @@ def halves_order(head_dim: int, rotary: int) -> Tensor:
     """Order of a head's dims that turns interleaved rotary pairs into half-split ones.
 
     The tower rotates dims (2j, 2j + 1) together, ``model.ops.rotate`` dims (j, j + rotary/2);
-    queries and keys re-ordered alike have the same products (docs/architecture.md, 9.1).
+    queries and keys re-ordered alike have the same products (docs/model.md, 9.1).
     """
     dims = torch.arange(head_dim)
     return torch.cat((dims[0:rotary:2], dims[1:rotary:2], dims[rotary:]))
@@ -288,7 +288,7 @@ def dequantized(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 def fold(tensors: Sequence[Tensor], dtype: torch.dtype, eps: float) -> Tensor:
     """``W_e @ enorm(embedding)`` of every code: the embedding half of ``eh_proj`` as a table.
 
-    In float64, since the table stands for two roundings of the unfolded form (docs/architecture.md,
+    In float64, since the table stands for two roundings of the unfolded form (docs/model.md,
     9.1).
 
     Args:

@@ -178,7 +178,7 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
 
 
 def quantize_fp8(weight: Tensor, *, exact: bool = False) -> tuple[Tensor, Tensor]:
-    """Block-quantises a matrix as the official experts are (docs/architecture.md, 2.2).
+    """Block-quantises a matrix as the official experts are (docs/model.md, 2.2).
 
     Args:
         weight: float32 ``[rows, columns]``.

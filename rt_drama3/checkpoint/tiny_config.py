@@ -1,6 +1,6 @@
 """Settings of a tiny random checkpoint: every key of the official config, and what follows them.
 
-A caller changes single keys; the keys that must agree with them (docs/architecture.md, 1) follow,
+A caller changes single keys; the keys that must agree with them (docs/model.md, 1) follow,
 unless the caller set those too.
 """
 

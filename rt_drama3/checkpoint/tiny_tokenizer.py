@@ -1,7 +1,7 @@
 """The tokenizer of a tiny checkpoint: byte-level BPE like the official one, with few merges.
 
 Any text has tokens, every special token is one, and some merges reach across a line break, so that
-text joined before tokenising has other tokens than its segments (docs/architecture.md, 6).
+text joined before tokenising has other tokens than its segments (docs/model.md, 6).
 """
 
 from __future__ import annotations

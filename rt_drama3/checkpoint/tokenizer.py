@@ -1,7 +1,7 @@
 """The checkpoint's tokenizer, checked against its config.
 
 A tokenizer of another checkpoint would turn every prompt into other tokens without any error, so
-each token with a meaning of its own is looked up here (docs/architecture.md, 6 and 10).
+each token with a meaning of its own is looked up here (docs/model.md, 6 and 10).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Causal convolution blocks of the codec, channels first (docs/architecture.md, 8.2).
+"""Causal convolution blocks of the codec, channels first (docs/model.md, 8.2).
 
 A convolution's memory is its left context: the last input samples that the next outputs still need.
 Reading zeros for a stream that has just begun is exactly the left padding of the one-shot form.

@@ -1,4 +1,4 @@
-"""Rate changes between frames and latents, with their ConvNeXt blocks (docs/architecture.md, 8.2).
+"""Rate changes between frames and latents, with their ConvNeXt blocks (docs/model.md, 8.2).
 
 Everything here is channels last, [batch, time, dim]: a convolution whose kernel equals its stride
 is then one linear map between ``factor`` neighbouring steps and one step, and needs no memory.

@@ -1,4 +1,4 @@
-"""Decode half: latents at frame rate to PCM (docs/architecture.md, 8.1 and 8.2)."""
+"""Decode half: latents at frame rate to PCM (docs/model.md, 8.1 and 8.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode half: PCM to latents at frame rate (docs/architecture.md, 8.1 and 8.2)."""
+"""Encode half: PCM to latents at frame rate (docs/model.md, 8.1 and 8.2)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which tensors of the official ``codec.pth`` make up which parameter of ``Codec``.
 
 One table serves loading, the inventory, and random checkpoints: a ``Slot`` per parameter of ours,
-naming its official ``Source`` tensors and how they combine (docs/architecture.md, 8.1).
+naming its official ``Source`` tensors and how they combine (docs/model.md, 8.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Codes to latents and back: one semantic codebook, then residual ones (docs/architecture.md, 8.2).
+"""Codes to latents and back: one semantic codebook, then residual ones (docs/model.md, 8.2).
 
 The official file has ten little modules; here their tables lie side by side, so that decoding is
 one look-up and one matrix product. Everything stays float32: it is small, and the codec's choice

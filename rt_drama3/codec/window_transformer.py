@@ -1,4 +1,4 @@
-"""Causal transformer with a limited window of attention (docs/architecture.md, 8.2), as a stream.
+"""Causal transformer with a limited window of attention (docs/model.md, 8.2), as a stream.
 
 The memory of a layer is the keys and values of the last ``window - 1`` steps, newest last. Keys are
 kept after rotation by their absolute position, so that a step costs the same after hours.

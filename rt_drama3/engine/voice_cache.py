@@ -1,6 +1,6 @@
 """VoiceCache: prefilled system blocks, so that a warm request reads only its own text.
 
-The system block of a prompt depends on the references alone (docs/architecture.md, 6). Its state is
+The system block of a prompt depends on the references alone (docs/model.md, 6). Its state is
 read once per voice and restored from a snapshot afterwards; the least recently used go first when
 the memory is spent.
 """

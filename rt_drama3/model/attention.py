@@ -1,7 +1,7 @@
 """Gated grouped-query attention over a static key/value cache, for backbone and tower alike.
 
 Two entries: ``block`` reads many rows of one stream (prefill), ``step`` one row of every stream.
-Source: docs/architecture.md, 4 (full attention) and 5 (tower). The loader brings both layouts to
+Source: docs/model.md, 4 (full attention) and 5 (tower). The loader brings both layouts to
 the same form, see ``Attention``.
 """
 

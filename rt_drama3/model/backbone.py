@@ -1,6 +1,6 @@
 """The backbone: Qwen3.5-style layers of DeltaNet or full attention, each followed by a MoE.
 
-Source: docs/architecture.md, 4. ``block`` prefills one stream, ``step`` advances every stream by
+Source: docs/model.md, 4. ``block`` prefills one stream, ``step`` advances every stream by
 one row; both take embedded rows and return the final-norm output, which feeds head and tower.
 """
 

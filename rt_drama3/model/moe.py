@@ -1,4 +1,4 @@
-"""Sparse mixture of experts with a gated shared expert (docs/architecture.md, 4).
+"""Sparse mixture of experts with a gated shared expert (docs/model.md, 4).
 
 Softmax over all experts in float32, the best k renormalised to sum 1. On a GPU kernels read just
 the chosen experts (``kernel_ops``). Elsewhere three equal ways compute them, by sizes alone: few
@@ -164,7 +164,7 @@ def swiglu(x: Tensor) -> Tensor:
 def dequantize(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """``W[i, j] = float(q[i, j]) * scale[i // 128, j // 128]`` over the last two dims.
 
-    Despite the checkpoint's name ``weight_scale_inv`` the factor multiplies (docs/architecture.md,
+    Despite the checkpoint's name ``weight_scale_inv`` the factor multiplies (docs/model.md,
     2.2). Sizes that are not multiples of 128 use the part of the last block that exists. Without a
     scale the weight is only cast.
     """

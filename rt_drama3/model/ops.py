@@ -33,7 +33,7 @@ def rms_norm(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
     """``x * rsqrt(mean(x^2) + eps) * gamma`` over the last dim, in float32, cast back.
 
     ``gamma`` is float32 and already holds ``1 + w`` for the zero-centred norms of Drama 3: bfloat16
-    near 1 would only resolve steps of 1/128 (docs/architecture.md, 4).
+    near 1 would only resolve steps of 1/128 (docs/model.md, 4).
     """
     return F.rms_norm(x.float(), gamma.shape, gamma, eps).to(x.dtype)
 
@@ -54,7 +54,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates the first ``2 * cos.shape[-1]`` dims of ``x`` in half-split pairs, in float32.
 
     The tower's checkpoint pairs neighbouring dims; the loader re-orders its Q and K rows so that
-    this one form serves backbone and tower (docs/architecture.md, 9.1).
+    this one form serves backbone and tower (docs/model.md, 9.1).
 
     Args:
         x: ``[..., heads, head_dim]``.

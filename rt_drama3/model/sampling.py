@@ -1,4 +1,4 @@
-"""Drawing codes: top-p/top-k, repetition-aware redraw, seeded noise (docs/architecture.md, 7).
+"""Drawing codes: top-p/top-k, repetition-aware redraw, seeded noise (docs/model.md, 7).
 
 Draws use the inverse of the cumulative distribution over candidates sorted by probability, so one
 uniform number decides one draw, and 0 always picks the most probable candidate: greedy decoding is

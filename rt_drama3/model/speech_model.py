@@ -67,7 +67,7 @@ class SpeechModel(nn.Module):
         return (main >= self.config.semantic_start) & (main <= self.config.semantic_end)
 
     def embed_rows(self, main: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeds rows for the backbone and for the tower (docs/architecture.md, 3).
+        """Embeds rows for the backbone and for the tower (docs/model.md, 3).
 
         Args:
             main: int64 ``[N]``.

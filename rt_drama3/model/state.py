@@ -28,7 +28,7 @@ class StreamState:
         tails: per DeltaNet layer ``[slots, conv_dim, kernel - 1]``.
         matrices: per DeltaNet layer float32 ``[slots, value_heads, key_dim, value_dim]``.
         hidden: ``[slots, dim]``, final-norm output of the latest row.
-        extra: ``[slots, dim]``, U of the latest row (docs/architecture.md, 3).
+        extra: ``[slots, dim]``, U of the latest row (docs/model.md, 3).
         position: int64 ``[slots]``, rows in the backbone caches; the tower has one fewer.
         recent: int64 ``[slots, 16]``, latest main tokens, oldest first, -1 where none.
         active: bool ``[slots]``, whether a step advances the slot; the others (free, being

@@ -1,7 +1,7 @@
 """The codebook tower: shared layers read the semantic code, residual layers draw one codebook each.
 
 Every layer attends over the whole timeline with its own cache, at the backbone's positions. Row p
-is processed together with the codes of its label, row p + 1 (docs/architecture.md, 5).
+is processed together with the codes of its label, row p + 1 (docs/model.md, 5).
 
 Of ``eh_proj([enorm(e); hnorm(h)])`` the embedding half depends on the code alone in all layers but
 the first, so the loader folds it into one table per layer (9.1 there); the first layer adds the

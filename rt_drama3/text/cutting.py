@@ -1,7 +1,7 @@
 """Cutting one speaker's turn into segments at natural pauses, and never inside a tag.
 
 Directions in ``[brackets]``, special tokens ``<|...|>`` and paired tags ``<tag>...</tag>`` are
-ordinary text to the model (docs/architecture.md, 6), but half of one is meaningless. Each step
+ordinary text to the model (docs/model.md, 6), but half of one is meaningless. Each step
 reads a bounded window or passes over the text once, so the time is linear for any input.
 """
 # ruff: noqa: RUF001 - punctuation of many scripts is the subject here

@@ -1,7 +1,7 @@
 """Directions in a text: finding them, removing them, and the tokens that both versions share.
 
 A direction is a ``[bracket]`` or a pair of tags ``<whisper>..</whisper>``; to the model both are
-ordinary text (docs/architecture.md, 6). Guidance and steering compare the text with the same text
+ordinary text (docs/model.md, 6). Guidance and steering compare the text with the same text
 without its directions. That version is made by deletion alone, so the rest keeps its order.
 """
 

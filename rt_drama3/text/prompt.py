@@ -1,4 +1,4 @@
-"""The prompt ``reference-bracket-v1`` as model input rows (docs/architecture.md, 6).
+"""The prompt ``reference-bracket-v1`` as model input rows (docs/model.md, 6).
 
 A row is ``[main, c0, ..., c_last]``: a text token with zeros, or an audio frame led by its semantic
 token. Every part is tokenised separately, because the tokens of joined text differ at the seams.

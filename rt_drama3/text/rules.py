@@ -1,6 +1,6 @@
 """Text rules: validation, speaker tags, segmentation, and how long a text may take to speak.
 
-These are the rules of the prompt ``reference-bracket-v1`` (docs/architecture.md, 6).
+These are the rules of the prompt ``reference-bracket-v1`` (docs/model.md, 6).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ _FOUR = ("linear_attention", "linear_attention", "linear_attention", "full_atten
 
 
 def official(layers: int = 40) -> ModelConfig:
-    """The 35B model (docs/architecture.md, 1), with fewer backbone layers when asked."""
+    """The 35B model (docs/model.md, 1), with fewer backbone layers when asked."""
     return _model(
         BackboneConfig(
             hidden_size=2048,
