@@ -19,7 +19,7 @@ import torch
 
 from rt_drama3.errors import DeviceError
 from rt_drama3.graph_step import FrameStep, StepTensors, frame_step
-from rt_drama3.model import SpeechModel, kernel_ops
+from rt_drama3.model import SpeechModel, kernels
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def compiled_unit(name: str, backend: str = "inductor") -> Unit:
 
 
 def _lengths(step: FrameStep) -> Sequence[int]:
-    return step.lengths[-1:] if kernel_ops.usable(step.state.hidden) else step.lengths
+    return step.lengths[-1:] if kernels.usable(step.state.hidden) else step.lengths
 
 
 def _first_line(error: Exception) -> str:

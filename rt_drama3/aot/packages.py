@@ -94,7 +94,7 @@ def _digest(sources: tuple[str, ...]) -> str:
     here, digest = Path(__file__).parents[1], hashlib.sha256()
     for name in sources:
         path = here / name
-        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rt_drama3.config import AttentionShape
-from rt_drama3.model import kernel_ops
+from rt_drama3.model import kernels
 from rt_drama3.model.ops import linear, parameter, rms_norm, rotate
 
 
@@ -105,8 +105,8 @@ class Attention(nn.Module):
         keys[stream, :, position] = k
         values[stream, :, position] = v
         length = mask.shape[-1]
-        if kernel_ops.usable(q):
-            attended = kernel_ops.attend(q, keys, values, position, length)
+        if kernels.usable(q):
+            attended = kernels.attend(q, keys, values, position, length)
             return self._merge(attended.flatten(1), gate)
         grouped = q.unflatten(1, (self.shape.kv_heads, -1))  # [B, kv_heads, group, head_dim]
         attended = F.scaled_dot_product_attention(

@@ -1,7 +1,7 @@
 """Sparse mixture of experts with a gated shared expert (docs/model.md, 4).
 
 Softmax over all experts in float32, the best k renormalised to sum 1. On a GPU kernels read just
-the chosen experts (``kernel_ops``). Elsewhere three equal ways compute them, by sizes alone: few
+the chosen experts (``kernels``). Elsewhere three equal ways compute them, by sizes alone: few
 experts are all evaluated and weighted (cheaper than gathering their weights), few rows gather the
 weights of their experts, many rows are grouped by expert.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rt_drama3.config import BackboneConfig
-from rt_drama3.model import kernel_ops
+from rt_drama3.model import kernels
 from rt_drama3.model.ops import linear, parameter
 
 FP8_BLOCK = 128
@@ -69,7 +69,7 @@ class MoE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x [N, dim]`` -> ``[N, dim]``."""
-        if kernel_ops.usable(x):
+        if kernels.usable(x):
             return self._with_kernels(x)
         chosen, weights, shared = self.route(x)
         if self.experts <= 2 * self.top and self.gate_up_scale is None:
@@ -84,8 +84,8 @@ class MoE(nn.Module):
         return linear(swiglu(linear(x, self.shared_gate_up)), self.shared_down)
 
     def _with_kernels(self, x: Tensor) -> Tensor:
-        chosen, weights, shared = kernel_ops.route(linear(x, self.router), self.top)
-        products = kernel_ops.experts(
+        chosen, weights, shared = kernels.route(linear(x, self.router), self.top)
+        products = kernels.experts(
             x,
             chosen,
             weights,
@@ -94,7 +94,7 @@ class MoE(nn.Module):
             self.down,
             self.down_scale,
         )
-        if x.shape[0] <= kernel_ops.FEW_ROWS:
+        if x.shape[0] <= kernels.FEW_ROWS:
             # One by one, in routing order: eager and compiled then round alike, and a compiler
             # makes it one pass together with what follows.
             routed: Tensor = products[:, 0]

@@ -23,7 +23,7 @@ from rt_drama3.checkpoint.config_files import parse_model_config
 from rt_drama3.checkpoint.tiny_config import tiny_config
 from rt_drama3.config import ModelConfig, SamplingConfig
 from rt_drama3.graph_step import FrameStep
-from rt_drama3.model import SpeechModel, kernel_ops
+from rt_drama3.model import SpeechModel, kernels
 from rt_drama3.model.moe import FP8_BLOCK, dequantize, swiglu
 from rt_drama3_bench.local.random_model import random_model
 
@@ -107,7 +107,7 @@ def check_experts(
     top: int = 2,
     many: bool = False,
 ) -> None:
-    from rt_drama3.model import moe_launch
+    from rt_drama3.model.kernels import moe_launch
 
     weights = random_experts(experts, dim, ffn, device, kind)
     x = torch.randn(rows, dim, generator=torch.Generator().manual_seed(2)).to(device, dtype)
@@ -168,7 +168,7 @@ def many_rows_odd_sizes(device: torch.device, dtype: torch.dtype) -> None:
 
 @case
 def experts_that_nobody_chose(device: torch.device, dtype: torch.dtype) -> None:
-    from rt_drama3.model import moe_launch
+    from rt_drama3.model.kernels import moe_launch
 
     weights = random_experts(6, 32, 16, device, dtype)
     x = torch.randn(17, 32, generator=torch.Generator().manual_seed(2)).to(device, dtype)
@@ -180,12 +180,12 @@ def experts_that_nobody_chose(device: torch.device, dtype: torch.dtype) -> None:
 
 @case
 def collecting_in_several_passes(device: torch.device, dtype: torch.dtype) -> None:
-    from rt_drama3.model import moe_kernels
+    from rt_drama3.model.kernels import moe
 
     chosen, _ = random_routing(25, 6, 2, device)
     members = torch.full((6, 25), -1, dtype=torch.int32, device=device)
     counts = torch.empty(6, dtype=torch.int32, device=device)
-    moe_kernels.collect_kernel[(6,)](chosen, members, counts, 50, 25, BLOCK=16)
+    moe.collect_kernel[(6,)](chosen, members, counts, 50, 25, BLOCK=16)
     for expert in range(6):
         wanted = (chosen.flatten() == expert).nonzero().flatten()
         assert counts[expert] == len(wanted)
@@ -194,7 +194,7 @@ def collecting_in_several_passes(device: torch.device, dtype: torch.dtype) -> No
 
 @case
 def fp8_without_hardware(device: torch.device, dtype: torch.dtype) -> None:
-    from rt_drama3.model import moe_launch
+    from rt_drama3.model.kernels import moe_launch
 
     # Every finite code, read as bytes: what devices before FP8 do.
     codes = torch.arange(256, dtype=torch.uint8)
@@ -221,7 +221,7 @@ def fp8_without_hardware(device: torch.device, dtype: torch.dtype) -> None:
 
 @case
 def routing(device: torch.device, dtype: torch.dtype) -> None:
-    from rt_drama3.model import moe_launch
+    from rt_drama3.model.kernels import moe_launch
 
     logits = torch.randn(6, 41, generator=torch.Generator().manual_seed(3)).to(device, dtype)
     logits[1, 5] = logits[1, 9] = logits[1, 7] = 9.0  # equal: the lower number wins
@@ -237,7 +237,7 @@ def routing(device: torch.device, dtype: torch.dtype) -> None:
 
 @case
 def routing_of_bad_numbers(device: torch.device, dtype: torch.dtype) -> None:
-    from rt_drama3.model import moe_launch
+    from rt_drama3.model.kernels import moe_launch
 
     logits = torch.zeros(4, 11, device=device, dtype=dtype)
     logits[0] = float("nan")
@@ -261,7 +261,7 @@ def check_attention(
     context: int,
     positions: list[int],
 ) -> None:
-    from rt_drama3.model import attention_kernels
+    from rt_drama3.model.kernels import attention
 
     generator = torch.Generator().manual_seed(4)
 
@@ -275,7 +275,7 @@ def check_attention(
     for stream, last in enumerate(positions):  # what was never written must not matter
         keys[stream, :, last + 1 :] = float("nan")
         values[stream, :, last + 1 :] = float("nan")
-    found = attention_kernels.attend(q, keys, values, position, context)
+    found = attention.attend(q, keys, values, position, context)
     for stream, last in enumerate(positions):
         if last < 0:
             assert not found[stream].any()
@@ -288,9 +288,9 @@ def check_attention(
         )
         assert_near(found[stream], wanted[:, 0].cpu(), dtype)
     # Neither a shorter attention length nor the company changes a bit.
-    shorter = attention_kernels.attend(q, keys, values, position, max(positions) + 1)
+    shorter = attention.attend(q, keys, values, position, max(positions) + 1)
     assert torch.equal(shorter, found)
-    alone = attention_kernels.attend(q[1:2], keys[1:2], values[1:2], position[1:2], context)
+    alone = attention.attend(q[1:2], keys[1:2], values[1:2], position[1:2], context)
     assert torch.equal(alone[0], found[1])
 
 
@@ -342,15 +342,15 @@ def whole_step(device: torch.device, dtype: torch.dtype) -> None:
     raw, _ = tiny_config(settings, 200)
     config = parse_model_config(raw)
     model = random_model(config, device, dtype, fp8=True)
-    usable = kernel_ops.usable
+    usable = kernels.usable
     try:
-        kernel_ops.usable = lambda x: False
+        kernels.usable = lambda x: False
         wanted = frames(model, config, None, 2)
-        kernel_ops.usable = lambda x: True
+        kernels.usable = lambda x: True
         found = frames(model, config, None, 2)
         compiled = frames(model, config, "aot_eager", 2)
     finally:
-        kernel_ops.usable = usable
+        kernels.usable = usable
     assert len(wanted.unique()) > 6
     assert torch.equal(found, wanted)
     assert torch.equal(compiled, wanted)

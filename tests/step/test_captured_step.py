@@ -18,7 +18,7 @@ from rt_drama3.checkpoint.tiny_config import tiny_config
 from rt_drama3.config import ModelConfig, SamplingConfig
 from rt_drama3.errors import DeviceError
 from rt_drama3.graph_step import FrameStep, StepTensors, frame_step
-from rt_drama3.model import SpeechModel, kernel_ops
+from rt_drama3.model import SpeechModel, kernels
 from rt_drama3_bench.local.gpu_checks import lockstep
 from rt_drama3_bench.local.random_model import random_model
 
@@ -116,10 +116,10 @@ def test_compilation_refuses_a_graph_break(
         CapturedStep(step, (2,), (CONTEXT,), capture=False, backend="eager")
 
 
-@pytest.mark.parametrize("kernels", [False, True], ids=["pytorch", "kernels"])
-def test_the_step_never_looks_at_the_host(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("triton", [False, True], ids=["pytorch", "kernels"])
+def test_the_step_never_looks_at_the_host(triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values do not exist under FakeTensorMode: whoever asks for one fails."""
-    monkeypatch.setattr(kernel_ops, "usable", lambda x: kernels)
+    monkeypatch.setattr(kernels, "usable", lambda x: triton)
     config = config_of()
     rows = torch.zeros(20, 1 + config.num_codebooks, dtype=torch.int64)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
@@ -127,7 +127,7 @@ def test_the_step_never_looks_at_the_host(kernels: bool, monkeypatch: pytest.Mon
         step = FrameStep(model, 4, CONTEXT, 8)
         for size in (1, 2, 4):
             frame_step(model, step.tensors(0, size, 32))
-        if kernels:
+        if triton:
             model.prefill(rows, step.state, 0)
         else:  # the experts of a prompt are grouped by the host: the check can fail
             with pytest.raises(DynamicOutputShapeException):
@@ -246,7 +246,7 @@ def test_one_length_is_enough_for_kernels_that_stop_by_themselves(
     on_cuda(monkeypatch)
     CapturedStep(step, (2,))
     assert cuda.captures == [(2, CONTEXT), (2, 32)]
-    monkeypatch.setattr(captured_step.kernel_ops, "usable", lambda x: True)
+    monkeypatch.setattr(captured_step.kernels, "usable", lambda x: True)
     cuda.captures.clear()
     CapturedStep(step, (2,), lazy=True)
     assert captured_step._lengths(step) == (CONTEXT,)

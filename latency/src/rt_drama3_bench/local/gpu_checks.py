@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rt_drama3.captured_step import CapturedStep
 from rt_drama3.config import ModelConfig
 from rt_drama3.graph_step import FrameStep
-from rt_drama3.model import SpeechModel, kernel_ops
+from rt_drama3.model import SpeechModel, kernels
 from rt_drama3.model.moe import MoE, dequantize, swiglu
 from rt_drama3_bench.local.device_bench import GREEDY, SAMPLED, Bench, random_rows, speak
 from rt_drama3_bench.local.random_model import random_model
@@ -31,7 +31,7 @@ MOST_DIFFERENT = 2
 
 def check_kernels(bench: Bench) -> dict[str, Any]:
     """Relative errors of the kernels against float32 arithmetic on the same numbers."""
-    if bench.dry and not kernel_ops.usable(torch.empty(0, device=bench.device)):
+    if bench.dry and not kernels.usable(torch.empty(0, device=bench.device)):
         return {"skipped": "the kernels need a CUDA device"}
     errors = {}
     config = tiny() if bench.dry else official(1)
@@ -52,7 +52,7 @@ def _experts_error(moe: MoE, rows: int) -> float:
     generator = torch.Generator(device).manual_seed(rows)
     x = torch.randn(rows, moe.router.shape[1], device=device, generator=generator).bfloat16()
     chosen, weights, _ = moe.route(x)
-    found = kernel_ops.experts(
+    found = kernels.experts(
         x, chosen.int(), weights, moe.gate_up, moe.gate_up_scale, moe.down, moe.down_scale
     )
     wanted = torch.zeros(found.shape, device=device)
@@ -76,7 +76,7 @@ def _attention_error(bench: Bench, config: ModelConfig, length: int) -> float:
     q = normal(3, back.heads, back.head_dim)
     keys, values = (normal(3, back.kv_heads, 4096, back.head_dim) for _ in range(2))
     position = torch.full((3,), length - 1, device=bench.device)
-    found = kernel_ops.attend(q, keys, values, position, 4096)
+    found = kernels.attend(q, keys, values, position, 4096)
     wanted = F.scaled_dot_product_attention(
         q.float()[:, :, None],
         keys[:, :, :length].float(),

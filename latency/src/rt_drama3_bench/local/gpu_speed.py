@@ -16,7 +16,7 @@ from rt_drama3.checkpoint.memory import plan
 from rt_drama3.codec import CodecState
 from rt_drama3.config import ModelConfig
 from rt_drama3.graph_step import FrameStep
-from rt_drama3.model import SpeechModel, kernel_ops
+from rt_drama3.model import SpeechModel, kernels
 from rt_drama3.model.backbone import BackboneLayer
 from rt_drama3.model.moe import MoE
 from rt_drama3_bench.estimates import summarize
@@ -166,7 +166,7 @@ def measure_products(bench: Bench, config: ModelConfig) -> dict[str, dict[str, f
 
 def measure_kernels(bench: Bench, model: SpeechModel) -> dict[str, Any]:
     """Microseconds of routed experts and attention alone, and the experts' bytes per second."""
-    if bench.dry and not kernel_ops.usable(torch.empty(0, device=bench.device)):
+    if bench.dry and not kernels.usable(torch.empty(0, device=bench.device)):
         return {"skipped": "the kernels need a CUDA device"}
     back = model.config.backbone
     layers = [cast(BackboneLayer, layer).moe for layer in model.backbone.layers]
@@ -181,7 +181,7 @@ def measure_kernels(bench: Bench, model: SpeechModel) -> dict[str, Any]:
 
         def experts(x: Tensor = x, work: list[tuple[MoE, Tensor, Tensor]] = work) -> None:
             for moe, chosen, weights in work:
-                kernel_ops.experts(
+                kernels.experts(
                     x,
                     chosen,
                     weights,
@@ -203,7 +203,7 @@ def measure_kernels(bench: Bench, model: SpeechModel) -> dict[str, Any]:
 
         def attend(q: Tensor = q, caches: Tensor = caches, position: Tensor = position) -> None:
             for keys, values in zip(caches[::2], caches[1::2], strict=True):
-                kernel_ops.attend(q, keys, values, position, 4096)
+                kernels.attend(q, keys, values, position, 4096)
 
         ms = bench.milliseconds(bench.graphed(attend), times=3) / 12
         results[f"attention, {length} rows"] = {"us": 1e3 * ms}

@@ -22,7 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from rt_drama3.model import attention_kernels, moe_kernels, moe_launch
+from rt_drama3.model.kernels import attention, moe, moe_launch
 from tests.model import kernel_cases
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +128,7 @@ def compile_all(
     members = {"members": "*i32", "counts": "*i32", "rows": "i32"}
     pieces = {"parts": "*fp32", "peaks": "*fp32", "sums": "*fp32", "position": "*i64"}
     pieces |= {"length": "i32", "pieces": "i32"}
-    rows = attention_kernels.piece_rows(bytes_of[activation])
+    rows = attention.piece_rows(bytes_of[activation])
     cached = {"SIZE": HEAD_DIM, "BLOCK_D": HEAD_DIM, "ROWS": rows, "num_warps": 4, "num_stages": 1}
 
     def experts(kernel: Any, signature: dict[str, str], constants: dict[str, Any]) -> Compiled:
@@ -139,12 +139,12 @@ def compile_all(
         tiles = moe_launch.many_tiles(pairs, EXPERTS, wide, size, large)
         return (
             experts(
-                moe_kernels.expand_many_kernel,
+                moe.expand_many_kernel,
                 {"x": x, "hidden": x, **members},
                 tiles | {"TOP": TOP},
             ),
             experts(
-                moe_kernels.contract_many_kernel,
+                moe.contract_many_kernel,
                 {"hidden": x, "share": "*fp32", "products": x, **members},
                 dict(tiles),
             ),
@@ -153,12 +153,12 @@ def compile_all(
     return {
         "few": (
             experts(
-                moe_kernels.expand_few_kernel,
+                moe.expand_few_kernel,
                 {"x": x, "chosen": "*i32", "hidden": "*fp32"},
                 moe_launch.few_tiles(DIM, size) | {"TOP": TOP},
             ),
             experts(
-                moe_kernels.contract_few_kernel,
+                moe.contract_few_kernel,
                 {"hidden": "*fp32", "chosen": "*i32", "share": "*fp32", "products": "*fp32"},
                 moe_launch.few_tiles(FFN, size),
             ),
@@ -168,13 +168,13 @@ def compile_all(
         "many, many each": many(65536),
         "route": (
             Compiled(
-                moe_kernels.route_kernel,
+                moe.route_kernel,
                 {"logits": x, **routed},
                 {"EXPERTS": EXPERTS, "TOP": TOP, "BLOCK": 256, "SLOTS": 8, "num_warps": 1},
                 capability,
             ),
             Compiled(
-                moe_kernels.collect_kernel,
+                moe.collect_kernel,
                 {"chosen": "*i32", "pairs": "i32", **members},
                 {"BLOCK": 1024},
                 capability,
@@ -182,7 +182,7 @@ def compile_all(
         ),
         "attention": (
             Compiled(
-                attention_kernels.attend_kernel,
+                attention.attend_kernel,
                 {"q": x, "keys": x, "values": x, "stream_stride": "i32", "head_stride": "i32"}
                 | {"scale": "fp32"}
                 | pieces,
@@ -191,7 +191,7 @@ def compile_all(
                 aligned=("stream_stride", "head_stride"),
             ),
             Compiled(
-                attention_kernels.merge_kernel,
+                attention.merge_kernel,
                 {"out": x} | pieces,
                 {"HEADS": HEADS, "BLOCK_P": 16} | cached,
                 capability,

@@ -54,7 +54,7 @@ def route(logits: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
         int32 ``[N, top]`` distinct experts, best first; float32 ``[N, top]`` weights that sum to 1;
         float32 ``[N, 1]`` gate. Logits that are NaN rank last.
     """
-    from rt_drama3.model import moe_launch
+    from rt_drama3.model.kernels import moe_launch
 
     with _on_device_of(logits):
         return moe_launch.route(logits, top)
@@ -91,7 +91,7 @@ def experts(
         ``[N, top, dim]``: float32 for at most ``FEW_ROWS`` rows, else in the dtype of ``x``. A
         row's values do not depend on the other rows' values.
     """
-    from rt_drama3.model import moe_launch
+    from rt_drama3.model.kernels import moe_launch
 
     run = moe_launch.experts_few if x.shape[0] <= FEW_ROWS else moe_launch.experts_many
     with _on_device_of(x):
@@ -127,10 +127,10 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, position: Tensor, length: in
         ``[B, heads, head_dim]``. It depends neither on ``length`` beyond the position nor on the
         other streams.
     """
-    from rt_drama3.model import attention_kernels
+    from rt_drama3.model.kernels import attention
 
     with _on_device_of(q):
-        return attention_kernels.attend(q, keys, values, position, length)
+        return attention.attend(q, keys, values, position, length)
 
 
 @attend.register_fake

@@ -127,7 +127,7 @@ def merge_kernel(
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, position: Tensor, length: int) -> Tensor:
-    """See ``kernel_ops.attend``."""
+    """See ``kernels.attend``."""
     streams, heads, size = q.shape
     kv_heads = keys.shape[1]
     rows = piece_rows(keys.element_size())

@@ -22,7 +22,6 @@ import triton
 import triton.language as tl
 
 FP8_BLOCK = 128  # rows and columns that share one factor
-FEW_ROWS = 16  # up to so many rows the weights are read once per row and expert
 
 _LOWEST = tl.constexpr(-3.0e38)
 _SCALE_BLOCK = tl.constexpr(FP8_BLOCK)

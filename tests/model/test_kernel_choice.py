@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from rt_drama3.model import kernel_ops
+from rt_drama3.model import kernels
 
 
 @pytest.fixture
@@ -24,23 +24,23 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("complete")
 def test_kernels_need_triton_and_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernel_ops._available()
+    assert kernels._available()
     monkeypatch.setenv("CC", "nowhere-cc")
-    assert not kernel_ops._available()
+    assert not kernels._available()
     monkeypatch.delenv("CC")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert not kernel_ops._available()
+    assert not kernels._available()
     monkeypatch.setattr(sys, "platform", "win32")
-    assert kernel_ops._available()
+    assert kernels._available()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not kernel_ops._available()
+    assert not kernels._available()
 
 
 @pytest.mark.usefixtures("complete")
 def test_kernels_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RT_DRAMA3_KERNELS", "0")
-    assert not kernel_ops._available()
+    assert not kernels._available()
 
 
 def test_a_cpu_never_takes_them() -> None:
-    assert not kernel_ops.usable(torch.zeros(1))
+    assert not kernels.usable(torch.zeros(1))

@@ -1,4 +1,4 @@
-"""Starts the kernels of ``moe_kernels``: buffers, grids and tile sizes, chosen from sizes alone."""
+"""Starts the kernels of ``kernels.moe``: buffers, grids and tile sizes, chosen from sizes alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from rt_drama3.model import moe_kernels as kernels
+from rt_drama3.model.kernels import moe
 
 
 def few_tiles(width: int, itemsize: int) -> dict[str, int]:
@@ -42,14 +42,14 @@ def many_tiles(pairs: int, experts: int, wide: bool, itemsize: int, large: bool)
 
 
 def route(logits: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
-    """See ``kernel_ops.route``."""
+    """See ``kernels.route``."""
     rows, experts = logits.shape[0], logits.shape[1] - 1
     chosen = torch.empty(rows, top, dtype=torch.int32, device=logits.device)
     weights = torch.empty(rows, top, dtype=torch.float32, device=logits.device)
     shared = torch.empty(rows, 1, dtype=torch.float32, device=logits.device)
     sizes = {"BLOCK": triton.next_power_of_2(experts), "SLOTS": triton.next_power_of_2(top)}
     _launch(
-        kernels.route_kernel,
+        moe.route_kernel,
         (rows,),
         (logits.contiguous(), chosen, weights, shared),
         {"EXPERTS": experts, "TOP": top, "num_warps": 1} | sizes,
@@ -68,7 +68,7 @@ def experts_few(
 ) -> Tensor:
     """Weighted outputs of every (row, expert) pair, float32 ``[N, top, dim]``.
 
-    See ``kernel_ops.experts`` for the arguments.
+    See ``kernels.experts`` for the arguments.
     """
     (rows, top), dim, ffn = chosen.shape, down.shape[1], down.shape[2]
     gate_up, gate_up_scale = _readable(gate_up, gate_up_scale)
@@ -78,14 +78,14 @@ def experts_few(
     sizes = {"DIM": dim, "FFN": ffn, "SCALED": gate_up_scale is not gate_up}
     tiles = few_tiles(dim, gate_up.element_size())
     _launch(
-        kernels.expand_few_kernel,
+        moe.expand_few_kernel,
         (triton.cdiv(ffn, tiles["BLOCK_N"]), rows * top),
         (x.contiguous(), chosen, gate_up, gate_up_scale, hidden),
         sizes | tiles | {"TOP": top},
     )
     tiles = few_tiles(ffn, down.element_size())
     _launch(
-        kernels.contract_few_kernel,
+        moe.contract_few_kernel,
         (triton.cdiv(dim, tiles["BLOCK_N"]), rows * top),
         (hidden, chosen, share, down, down_scale, products),
         sizes | tiles,
@@ -112,7 +112,7 @@ def experts_many(
     hidden = torch.empty(rows * top, ffn, dtype=x.dtype, device=x.device)
     products = torch.empty(rows, top, dim, dtype=x.dtype, device=x.device)
     _launch(
-        kernels.collect_kernel,
+        moe.collect_kernel,
         (experts,),
         (chosen, members, counts, rows * top, rows),
         {"BLOCK": 1024},
@@ -121,13 +121,13 @@ def experts_many(
     sizes = {"DIM": dim, "FFN": ffn, "SCALED": gate_up_scale is not gate_up}
     tiles = many_tiles(rows * top, experts, wide, down.element_size(), _large(x.device))
     _launch(
-        kernels.expand_many_kernel,
+        moe.expand_many_kernel,
         (triton.cdiv(ffn, tiles["BLOCK_N"]), experts),
         (x.contiguous(), members, counts, gate_up, gate_up_scale, hidden, rows),
         sizes | tiles | {"TOP": top},
     )
     _launch(
-        kernels.contract_many_kernel,
+        moe.contract_many_kernel,
         (triton.cdiv(dim, tiles["BLOCK_N"]), experts),
         (hidden, members, counts, share, down, down_scale, products, rows),
         sizes | tiles,
