@@ -116,6 +116,7 @@ def test_a_sum_that_rounds_above_one_drops_nobody() -> None:
     assert kept([0.4, 0.4, 0.2000001], float("inf"), 3, False) == 3
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(0.001, 1), min_size=1, max_size=30),
     st.floats(0.01, 1),
