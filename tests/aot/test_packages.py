@@ -307,7 +307,7 @@ def test_paths_depend_on_everything(checkpoint: tuple[SpeechModel, Codec]) -> No
         step_package(wider, torch.float32, 1),
         codec_package(codec.config, torch.float32, 1),
         packages.package_path("step-1", {}, ("graph_step.py",)),
-        packages.package_path("step-1", {}, ("graph_step.py", "sampling.py")),
+        packages.package_path("step-1", {}, ("graph_step.py", "config.py")),
     }
     assert len(paths) == 7
     assert step_package(config, torch.float32, 1) in paths
