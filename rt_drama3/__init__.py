@@ -20,11 +20,10 @@ from rt_drama3.errors import (
 )
 
 if TYPE_CHECKING:
-    from rt_drama3.drama3 import Drama3, Take
+    from rt_drama3.drama3 import Drama3, Take, load
     from rt_drama3.engine.config import EngineConfig
     from rt_drama3.engine.engine import Engine
     from rt_drama3.engine.speech import SpeechRequest
-    from rt_drama3.loading import load
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,7 +50,7 @@ _PLACES = {
     "EngineConfig": "rt_drama3.engine.config",
     "SpeechRequest": "rt_drama3.engine.speech",
     "Take": "rt_drama3.drama3",
-    "load": "rt_drama3.loading",
+    "load": "rt_drama3.drama3",
 }
 
 

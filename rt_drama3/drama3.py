@@ -1,29 +1,28 @@
 """Drama3: a loaded checkpoint that speaks, whole takes or streams, through one engine.
 
 ``Drama3.generate`` turns text into a ``Take``, and ``Drama3.stream`` gives the audio while it is
-made. ``loading.load`` makes a ``Drama3`` of a checkpoint.
+made. ``load`` makes a ``Drama3`` of a checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from rt_drama3.codec import Codec
-from rt_drama3.config import ModelConfig, SamplingConfig, SegmentConfig
+from rt_drama3.config import ModelConfig
 from rt_drama3.engine.config import EngineConfig, read_engine_config
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import Audio, Durations, Segment, SpeechRequest
+from rt_drama3.engine.speech import Audio, Durations, Segment, SpeechRequest, SpeechSettings
 from rt_drama3.errors import RequestError
-from rt_drama3.model import SpeechModel
+from rt_drama3.loading import LoadedModel, load_model
 from rt_drama3.scenes.best_of import (
     Ranking,
     Scorer,
@@ -33,12 +32,9 @@ from rt_drama3.scenes.best_of import (
     rank,
     summaries,
 )
-from rt_drama3.scenes.references import Codes, References, ReferenceSource
-from rt_drama3.scenes.steering import Steering, SteeringShelf
+from rt_drama3.scenes.references import Codes, ReferenceSource
 from rt_drama3.scenes.takes import dump_take
-from rt_drama3.system.paths import data_dir
 from rt_drama3.system.threads import compute_threads
-from rt_drama3.text.prompt import PromptBuilder
 
 log = logging.getLogger(__name__)
 
@@ -86,38 +82,22 @@ class Take:
 
 
 class Drama3:
-    """A checkpoint on a device. Thread-safe: takes are made side by side by one engine.
+    """A checkpoint that speaks. Thread-safe: one engine speaks all its takes concurrently.
 
     Args:
-        model: backbone and tower.
-        codec: codes to PCM, and back when it has its encode half.
-        prompts: text to rows.
-        sampling: the checkpoint's defaults.
-        fixed_voice: the checkpoint cannot follow references; they are ignored with a notice.
+        loaded: the checkpoint.
         engine_config: of the engine behind ``generate`` and ``stream``; None reads the environment.
-        threads: CPU threads that it computes with; None is torch's choice.
-        segments: how much of a long text it speaks at a time; None is what Drama 3 can.
     """
 
-    def __init__(
-        self,
-        model: SpeechModel,
-        codec: Codec,
-        prompts: PromptBuilder,
-        sampling: SamplingConfig,
-        fixed_voice: bool = False,
-        engine_config: EngineConfig | None = None,
-        threads: int | None = None,
-        segments: SegmentConfig | None = None,
-    ) -> None:
-        self.model = model
-        self.segments = segments or SegmentConfig()
-        self.codec = codec
-        self.prompts = prompts
-        self.sampling = sampling
-        self.threads = threads
-        self.references = References(codec, fixed_voice, threads)
-        self.steering = SteeringShelf(model, data_dir() / "steering", prompts.reads_directions)
+    def __init__(self, loaded: LoadedModel, engine_config: EngineConfig | None = None) -> None:
+        self.loaded = loaded
+        self.model, self.codec, self.prompts = loaded.model, loaded.codec, loaded.prompts
+        self.sampling, self.segments, self.threads = (
+            loaded.sampling,
+            loaded.segments,
+            loaded.threads,
+        )
+        self.references, self.steering = loaded.references, loaded.steering
         self._engine_config = engine_config
         self._lock = threading.Lock()
         self._engine: Engine | None = None
@@ -140,72 +120,28 @@ class Drama3:
         self,
         text: str,
         *,
-        references: Sequence[tuple[str, ReferenceSource] | Mapping[str, Any]] = (),
-        history: Sequence[tuple[str, npt.ArrayLike]] = (),
-        previous_takes: Sequence[Any] = (),
-        guidance: float | None = None,
-        steering: Sequence[tuple[str | Path | Steering, float]] = (),
-        seed: int | None = None,
-        temperature: float | None = None,
-        head_temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        repetition_aware: bool = True,
-        max_frames: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        **settings: Unpack[SpeechSettings],
     ) -> Take:
         """Speaks a text.
 
-        Long text is spoken piece by piece, and the codec carries on across the pieces. Each sees
-        the first and the latest one as history, unless the checkpoint says otherwise (nano does).
+        Long text is spoken segment by segment, and the codec carries on across the segments. Each
+        sees the first and the latest one as history, unless the checkpoint says otherwise (nano
+        does).
 
         Args:
-            text: what to say; may hold ``<|speaker:n|>`` tags and ``[directions]``; a voice passes
-                over those that it was not taught (nano knows ``[fast]`` and ``[slow]``). Text
-                without anything to speak (only punctuation or emoji) gives an empty take.
-            references: ``(transcript, audio)`` pairs, in order. Audio is a file (path, bytes, open
-                file), ``(samples, sample_rate)``, float samples at this model's rate, or integer
-                codes ``[num_codebooks, frames]``. Or maps with ``text``, ``audio`` or ``vq_codes``,
-                and ``speaker`` (0 to 15).
-            history: ``(text, codes)`` of earlier takes of the same scene, in order.
-            previous_takes: earlier takes as well, behind those: ``Take``s, artefacts that were read
-                (``takes.read_takes``), ``(text, codes or audio)`` pairs or maps. A text alone,
-                ``(text, None)``, is spoken first.
-            guidance: how strongly directions are followed, 0 to 20; None and 0 are off. Takes a
-                second row of the batch wherever the text has directions. A voice that was taught
-                none ignores it with a notice.
-            steering: (name, path or ``Steering``; strength) pairs, see ``steering``.
-            seed: None draws one; it is in the take.
-            temperature, top_p, top_k: None takes the checkpoint's default; temperature 0 is greedy.
-                ``top_k`` also caps the codebook heads, at most at 30.
-            head_temperature: of the codebook heads; None follows ``temperature`` when that is
-                given, else the checkpoint's default.
-            repetition_aware: redraw a semantic code that just occurred.
-            max_frames: ends the take after so many frames; None sets a generous limit from the
-                length of the text, so that a take cannot run away.
-            progress: called with (pieces spoken, pieces in all).
+            text: what to say; may contain ``<|speaker:n|>`` tags and ``[directions]``; a voice
+                ignores those that it was not trained on (nano knows ``[fast]`` and ``[slow]``).
+                Text without anything to speak (only punctuation or emoji) gives an empty take.
+            progress: called with (segments spoken, segments in all).
+            settings: see ``SpeechSettings``.
 
         Raises:
             RequestError: text, references, history or settings cannot be used.
-            Overloaded: as many takes as ``max_streams`` and ``max_queue`` allow are under way.
+            Overloaded: at capacity (``max_streams`` + ``max_queue`` takes).
             DeviceError: the engine failed, or belongs to the parent of this process.
         """
-        request = SpeechRequest(
-            text,
-            references=references,
-            history=history,
-            previous_takes=previous_takes,
-            guidance=guidance,
-            steering=steering,
-            seed=seed,
-            temperature=temperature,
-            head_temperature=head_temperature,
-            top_p=top_p,
-            top_k=top_k,
-            repetition_aware=repetition_aware,
-            max_frames=max_frames,
-        )
-        speech = self.engine.open(request)
+        speech = self.engine.open(SpeechRequest(text, **settings))
         parts, known = [np.zeros(0, dtype=np.float32)], 0
         try:
             for event in speech.events():
@@ -232,7 +168,11 @@ class Drama3:
         )
 
     def best_of(
-        self, text: str, n: int, scorer: Scorer = duration_sanity, **settings: Any
+        self,
+        text: str,
+        n: int,
+        scorer: Scorer = duration_sanity,
+        **settings: Unpack[SpeechSettings],
     ) -> Ranking:
         """Speaks a text several times side by side, and ranks the takes.
 
@@ -240,7 +180,7 @@ class Drama3:
             text: what to say.
             n: takes, 1 to 32; those that find no room in the batch wait for it.
             scorer: gives a take a number, higher is better; see ``best_of``.
-            settings: those of ``generate``, but ``progress``. Take k has the seed ``seed + k``.
+            settings: see ``SpeechSettings``. Take k has the seed ``seed + k``.
 
         Raises:
             RequestError: text or settings cannot be used.
@@ -248,12 +188,12 @@ class Drama3:
         found = summaries(self.engine, SpeechRequest(text, **settings), check_count(n))
         return rank([decoded(self, summary) for summary in found], scorer)
 
-    def stream(self, text: str, **settings: Any) -> Iterator[Audio]:
+    def stream(self, text: str, **settings: Unpack[SpeechSettings]) -> Iterator[Audio]:
         """Speaks a text and gives its audio while it is made.
 
         Args:
             text: what to say.
-            settings: those of ``generate``, but ``progress``.
+            settings: see ``SpeechSettings``.
 
         Yields:
             Chunks in order. Leaving the loop early stops the speech.
@@ -272,7 +212,7 @@ class Drama3:
         """The engine behind ``generate`` and ``stream``, made on first use from the environment."""
         with self._lock:
             if self._engine is None:
-                self._engine = Engine(self, self._engine_config or read_engine_config())
+                self._engine = Engine(self.loaded, self._engine_config or read_engine_config())
             return self._engine
 
     def __enter__(self) -> Drama3:
@@ -341,3 +281,45 @@ class Drama3:
         with torch.inference_mode(), compute_threads(self.threads):
             tensor = torch.from_numpy(grid.astype(np.int64)).to(self.model.device)
             return self.codec.decode(tensor[None])[0].float().cpu().numpy()
+
+
+def load(
+    name_or_path: str | Path = "nano",
+    *,
+    device: str = "auto",
+    dtype: torch.dtype | str | None = None,
+    revision: str | None = None,
+    threads: int | None = None,
+    engine: EngineConfig | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Drama3:
+    """Loads a checkpoint.
+
+    Args:
+        name_or_path: "nano" (the embedded voice), a folder in the official layout, or a hub id such
+            as "fishaudio/drama-3".
+        device: "auto" (CUDA when there is one), "cpu" or "cuda" ("cuda:1").
+        dtype: of weights and activations; None picks bfloat16 on CUDA and for large models, float32
+            for small models on a CPU.
+        revision: of a hub id; None is the newest.
+        threads: CPU threads that this checkpoint computes with; None picks one for small models
+            (faster than several) and torch's own choice for large ones. The rest of the process
+            keeps its own. Ignored on CUDA.
+        engine: settings of the engine behind ``generate`` and ``stream``; None reads the
+            environment.
+        progress: called with (bytes loaded, bytes in all).
+
+    Raises:
+        CheckpointError: the checkpoint is missing, incomplete or unsupported.
+        ConfigError: ``threads`` is below 1.
+        DeviceError: the device does not exist.
+    """
+    loaded = load_model(
+        name_or_path,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        threads=threads,
+        progress=progress,
+    )
+    return Drama3(loaded, engine)

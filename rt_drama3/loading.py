@@ -1,54 +1,72 @@
-"""load: puts a checkpoint on a device, in the dtype and with the threads that suit it."""
+"""LoadedModel: a checkpoint on a device, in the dtype and with the threads that suit it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from rt_drama3 import checkpoint
-from rt_drama3.drama3 import Drama3
-from rt_drama3.engine.config import EngineConfig
+from rt_drama3.codec import Codec
+from rt_drama3.config import ModelConfig, SamplingConfig, SegmentConfig
 from rt_drama3.errors import ConfigError, DeviceError
 from rt_drama3.model import SpeechModel
+from rt_drama3.scenes.references import References
+from rt_drama3.scenes.steering import SteeringStore
+from rt_drama3.system.paths import data_dir
 from rt_drama3.text.prompt import PromptBuilder
 
 SMALL_MODEL = 50_000_000  # parameters; below, one CPU thread beats several (spin barriers)
 FLOAT32_MODEL = 1_000_000_000  # parameters; below, float32 is affordable on a CPU
 
 
-def load(
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A checkpoint on a device: what the engine speaks with. A plain value, without threads.
+
+    Attributes:
+        model: backbone and tower.
+        codec: codes to PCM, and back when it has its encode half.
+        prompts: text to rows.
+        sampling: the checkpoint's defaults.
+        references: audio to codes.
+        steering: vectors that fit the model.
+        segments: how much text is spoken at a time, and remembered.
+        threads: CPU threads to compute with; None is torch's choice.
+    """
+
+    model: SpeechModel
+    codec: Codec
+    prompts: PromptBuilder
+    sampling: SamplingConfig
+    references: References
+    steering: SteeringStore
+    segments: SegmentConfig = field(default_factory=SegmentConfig)
+    threads: int | None = None
+
+    @property
+    def config(self) -> ModelConfig:
+        """Shapes of the model."""
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        """Of model and codec."""
+        return self.model.device
+
+
+def load_model(
     name_or_path: str | Path = "nano",
     *,
     device: str = "auto",
     dtype: torch.dtype | str | None = None,
     revision: str | None = None,
     threads: int | None = None,
-    engine: EngineConfig | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Drama3:
-    """Loads a checkpoint.
-
-    Args:
-        name_or_path: "nano" (the embedded voice), a folder in the official layout, or a hub id such
-            as "fishaudio/drama-3".
-        device: "auto" (CUDA when there is one), "cpu" or "cuda" ("cuda:1").
-        dtype: of weights and activations; None picks bfloat16 on CUDA and for large models, float32
-            for small models on a CPU.
-        revision: of a hub id; None is the newest.
-        threads: CPU threads of torch that this checkpoint computes with; None picks one for small
-            models (faster than several) and torch's own choice for large ones. What the rest of the
-            process computes with stays as it is. Ignored on CUDA.
-        engine: settings of the engine behind ``generate`` and ``stream``; None reads the
-            environment.
-        progress: called with (bytes loaded, bytes in all).
-
-    Raises:
-        CheckpointError: the checkpoint is missing, incomplete or unsupported.
-        ConfigError: ``threads`` is below 1.
-        DeviceError: the device does not exist.
-    """
+) -> LoadedModel:
+    """Loads a checkpoint; arguments and errors are those of ``rt_drama3.load``."""
     path = checkpoint.resolve(str(name_or_path), revision)
     config = checkpoint.read_config(path)
     where = pick_device(device)
@@ -60,17 +78,18 @@ def load(
         threads = 1
     # The codec first: its file is held whole for a moment, which the language model then outgrows.
     codec = checkpoint.load_codec(path, where, torch.float32 if where.type == "cpu" else kind)
-    return Drama3(
-        model=checkpoint.load_model(path, config, where, kind, progress),
+    model = checkpoint.load_model(path, config, where, kind, progress)
+    directions = checkpoint.read_directions(path)
+    threads = threads if where.type == "cpu" else None
+    return LoadedModel(
+        model=model,
         codec=codec,
-        prompts=PromptBuilder(
-            checkpoint.load_tokenizer(path, config), config, checkpoint.read_directions(path)
-        ),
+        prompts=PromptBuilder(checkpoint.load_tokenizer(path, config), config, directions),
         sampling=checkpoint.read_sampling(path),
-        fixed_voice=checkpoint.read_fixed_voice(path),
-        engine_config=engine,
+        references=References(codec, checkpoint.read_fixed_voice(path), threads),
+        steering=SteeringStore(model, data_dir() / "steering", directions),
         segments=checkpoint.read_segments(path),
-        threads=threads if where.type == "cpu" else None,
+        threads=threads,
     )
 
 

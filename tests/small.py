@@ -156,7 +156,9 @@ def expected_codes(drama: Drama3, text: str, seed: int, max_frames: int) -> Code
 def running(drama: Drama3, **settings: Any) -> Iterator[Engine]:
     """A warm engine in eager mode; afterwards none of its threads may be left."""
     before = set(threading.enumerate())
-    engine = Engine(drama, EngineConfig(**{"step_mode": "eager", "context": 1024, **settings}))
+    engine = Engine(
+        drama.loaded, EngineConfig(**{"step_mode": "eager", "context": 1024, **settings})
+    )
     try:
         assert engine.wait_until_warm(WAIT)
         yield engine

@@ -166,7 +166,7 @@ def speak(
     ] = False,
 ) -> None:
     """Speaks a text into a file, which grows while the speech is made, or plays it."""
-    from rt_drama3 import loading
+    from rt_drama3 import drama3
     from rt_drama3.engine.speech import SpeechRequest
 
     # A polite stop leaves by exception, so that the file is closed with its true sizes.
@@ -180,7 +180,7 @@ def speak(
     target = None if out is None else _target(out, [audio for _, audio in references])
     cli_directed.check_take_out(take_out)
     with _bar(f"loading {model}", DownloadColumn()) as update:
-        loaded = loading.load(
+        loaded = drama3.load(
             model,
             device=device,
             dtype=dtype,

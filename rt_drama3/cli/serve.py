@@ -94,9 +94,9 @@ def serve(
     log_to_stderr(log_level)
 
     def load() -> Drama3:
-        from rt_drama3 import loading
+        from rt_drama3 import drama3
 
-        return loading.load(
+        return drama3.load(
             model, device=device, dtype=dtype, revision=revision, threads=threads, engine=engine
         )
 

@@ -50,15 +50,15 @@ def steer(
     texts. `rt-drama3 speak --steer NAME=STRENGTH` adds it; it fits this model alone.
     """
     lines = _lines(texts)
-    from rt_drama3 import loading
-    from rt_drama3.scenes.steering import SteeringShelf
+    from rt_drama3 import drama3
+    from rt_drama3.scenes.steering import SteeringStore
 
-    with loading.load(
+    with drama3.load(
         model, device=device, dtype=dtype, revision=revision, threads=threads
     ) as loaded:
-        shelf = loaded.steering if folder is None else SteeringShelf(loaded.model, folder)
-        target = shelf.path(name)
-        measured = shelf.measure(loaded.prompts, name, direct, lines, layer)
+        store = loaded.steering if folder is None else SteeringStore(loaded.model, folder)
+        target = store.path(name)
+        measured = store.measure(loaded.prompts, name, direct, lines, layer)
     measured.save(target)
     console.print(
         f"wrote {target}: {direct} at layer {layer} from {len(lines)} texts, length "

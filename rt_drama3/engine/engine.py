@@ -10,7 +10,6 @@ import logging
 import time
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,10 +24,8 @@ from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.engine.stream import EngineStream, Phase
 from rt_drama3.engine.voice_cache import VoiceCache
 from rt_drama3.errors import DeviceError, RequestError
+from rt_drama3.loading import LoadedModel
 from rt_drama3.scenes.inputs import check_guidance, read_previous_takes, read_references
-
-if TYPE_CHECKING:
-    from rt_drama3.drama3 import Drama3
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +37,7 @@ class Engine:
     to the process that made it: after ``os.fork`` the child's calls raise ``DeviceError``.
 
     Args:
-        drama: the loaded checkpoint.
+        loaded: the checkpoint.
         config: settings.
 
     Raises:
@@ -48,15 +45,15 @@ class Engine:
         DeviceError: the step cannot be made to run as configured.
     """
 
-    def __init__(self, drama: Drama3, config: EngineConfig | None = None) -> None:
+    def __init__(self, loaded: LoadedModel, config: EngineConfig | None = None) -> None:
         self.config = config or EngineConfig()
         self.costs = Costs()
         self.voices = VoiceCache(self.config.voice_cache_mb << 20)
-        self._codec, self._sampling = drama.codec, drama.sampling
-        self._reads_directions = drama.prompts.reads_directions
-        self._segments = drama.segments
-        self._steering = drama.steering
-        self._loop = DeviceLoop(drama, self.config, self.costs, self.voices)
+        self._codec, self._sampling = loaded.codec, loaded.sampling
+        self._reads_directions = loaded.prompts.reads_directions
+        self._segments = loaded.segments
+        self._steering = loaded.steering
+        self._loop = DeviceLoop(loaded, self.config, self.costs, self.voices)
         # Who forgets to close it gets threads and memory back; at exit the loop ends by itself. The
         # finalizer must not hold the loop: closed while somebody spoke, it still holds the engine.
         weakref.finalize(self, _let_go, weakref.ref(self._loop)).atexit = False
@@ -72,7 +69,7 @@ class Engine:
             DeviceError: the engine failed, or belongs to the parent of this process.
         """
         _check_shapes(request)
-        request = self.heeded(request)
+        request = self.normalize_guidance(request)
         request = replace(request, references=read_references(request.references))
         sampling = resolve_sampling(
             self._sampling,
@@ -124,7 +121,7 @@ class Engine:
         self._loop.add(stream)
         return stream.speech
 
-    def heeded(self, request: SpeechRequest) -> SpeechRequest:
+    def normalize_guidance(self, request: SpeechRequest) -> SpeechRequest:
         """The request without the guidance that this checkpoint makes nothing of, and a notice.
 
         Raises:

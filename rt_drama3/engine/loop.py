@@ -14,7 +14,6 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,10 +31,8 @@ from rt_drama3.engine.step_runner import FrameMaker, FrameResult
 from rt_drama3.engine.stream import Codes, EngineStream, Phase
 from rt_drama3.engine.voice_cache import VoiceCache
 from rt_drama3.errors import DeviceError, Overloaded, RequestError, RtDrama3Error
+from rt_drama3.loading import LoadedModel
 from rt_drama3.system.threads import compute_threads, use_device, use_threads
-
-if TYPE_CHECKING:
-    from rt_drama3.drama3 import Drama3
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +49,7 @@ class DeviceLoop:
     """See the module docstring. Fields belong to its thread; the methods say who may call them.
 
     Args:
-        drama: the loaded checkpoint, of which only parts are kept.
+        loaded: the checkpoint.
         config: settings.
         costs: where measured durations go.
         voices: system blocks that were read already.
@@ -70,28 +67,28 @@ class DeviceLoop:
     """
 
     def __init__(
-        self, drama: Drama3, config: EngineConfig, costs: Costs, voices: VoiceCache
+        self, loaded: LoadedModel, config: EngineConfig, costs: Costs, voices: VoiceCache
     ) -> None:
-        self.maker = FrameMaker(drama.model, drama.codec, config, costs)
+        self.maker = FrameMaker(loaded.model, loaded.codec, config, costs)
         self.streams: dict[Speech, EngineStream] = {}
         self.slots = SlotTable(self.maker, config.slots)
         self.warm = threading.Event()
         self.failure: DeviceError | None = None
         self.wake = threading.Event()
         self._config, self._costs, self._voices = config, costs, voices
-        self._model, self._codec = drama.config, drama.codec.config
-        self._frame_seconds = 1 / drama.codec.config.frame_rate
+        self._model, self._codec = loaded.config, loaded.codec.config
+        self._frame_seconds = 1 / loaded.codec.config.frame_rate
         self._admission = Admission(self.slots, self.maker, costs, config, self._frame_seconds)
-        self._threads, self._device = drama.threads, drama.model.device
+        self._threads, self._device = loaded.threads, loaded.device
         self._lock = threading.RLock()
         self._closing = False
         self._last_read = 0.0
         self._pid = os.getpid()
         self._reader = PromptReader(self.maker, voices, self._model.semantic_start, self._device)
         with compute_threads(None):
-            self._desk = PromptDesk(drama, self.maker.context)
+            self._desk = PromptDesk(loaded, self.maker.context)
             self._delivery = Delivery(
-                drama.codec,
+                loaded.codec,
                 config,
                 costs,
                 speaking=lambda: self.slots.in_phase(Phase.SPEAKING),

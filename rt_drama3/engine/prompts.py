@@ -7,7 +7,6 @@ another stream, which take seconds to encode: those have a thread to themselves.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,12 +14,10 @@ from rt_drama3.engine.guidance import Direction
 from rt_drama3.engine.stream import EngineStream, Phase
 from rt_drama3.engine.voice_cache import voice_key
 from rt_drama3.errors import DeviceError
+from rt_drama3.loading import LoadedModel
 from rt_drama3.system.threads import use_threads
 from rt_drama3.text.prompt import Prompt, Rows
 from rt_drama3.text.rules import frame_cap
-
-if TYPE_CHECKING:
-    from rt_drama3.drama3 import Drama3
 
 MAX_PROMPT_ROWS = 8192
 
@@ -29,20 +26,20 @@ class PromptDesk:
     """See the module docstring.
 
     Args:
-        drama: the loaded checkpoint, of which only parts are kept.
+        loaded: the checkpoint.
         context: rows that a slot holds.
     """
 
-    def __init__(self, drama: Drama3, context: int) -> None:
-        self._builder, self._references = drama.prompts, drama.references
-        self._device = drama.model.device
-        self._frame_rate = drama.codec.config.frame_rate
+    def __init__(self, loaded: LoadedModel, context: int) -> None:
+        self._builder, self._references = loaded.prompts, loaded.references
+        self._device = loaded.device
+        self._frame_rate = loaded.codec.config.frame_rate
         self._context = context
         self._preparing = ThreadPoolExecutor(1, "rt-drama3-prepare")
         self._encoding = ThreadPoolExecutor(1, "rt-drama3-encode")
         for pool in (self._preparing, self._encoding):
             # Now, so that no request waits for its thread to start.
-            pool.submit(use_threads, drama.threads).result()
+            pool.submit(use_threads, loaded.threads).result()
 
     def prepare(self, stream: EngineStream, alone: bool) -> None:
         """Has the prompt of the next piece built; the stream then waits for its slot.

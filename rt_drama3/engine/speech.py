@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +22,54 @@ from rt_drama3.errors import DeviceError, RtDrama3Error
 from rt_drama3.scenes.takes import dump_take
 
 
+class SpeechSettings(TypedDict, total=False):
+    """How to speak a text; every setting may be left out.
+
+    Attributes:
+        references: ``(transcript, audio)`` pairs, in order. Audio is a file (path, bytes, open
+            file), ``(samples, sample_rate)``, float samples at this model's rate, or integer codes
+            ``[num_codebooks, frames]``. Or maps with ``text``, ``audio`` or ``vq_codes``, and
+            ``speaker`` (0 to 15).
+        history: ``(text, codes)`` of earlier takes of the same scene, in order.
+        previous_takes: further earlier takes, after those: ``Take``s, artefacts
+            (``takes.read_takes``), ``(text, codes or audio)`` pairs or maps. A text alone,
+            ``(text, None)``, is spoken first.
+        guidance: how strongly directions are followed, 0 to 20; None and 0 are off. Takes a second
+            row of the batch wherever the text has directions. A voice that was trained on none
+            ignores it with a warning.
+        steering: (name, path or ``Steering``; strength) pairs, see ``steering``.
+        seed: None draws one; it is in the summary and the take.
+        temperature, top_p, top_k: None takes the checkpoint's default; temperature 0 is greedy.
+            ``top_k`` also limits the codebook heads, to 30 at most.
+        head_temperature: of the codebook heads; None follows ``temperature`` when that is given,
+            else the checkpoint's default.
+        repetition_aware: redraw a semantic code that just occurred.
+        max_frames: ends the take after this many frames; None sets a generous limit from the length
+            of the text, so that a take cannot run away.
+    """
+
+    references: Sequence[Any]
+    history: Sequence[tuple[str, npt.ArrayLike]]
+    previous_takes: Sequence[Any]
+    guidance: float | None
+    steering: Sequence[tuple[Any, float]]
+    seed: int | None
+    temperature: float | None
+    head_temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    repetition_aware: bool
+    max_frames: int | None
+
+
 @dataclass(frozen=True)
 class SpeechRequest:
-    """What to say and how; the settings are those of ``Drama3.generate``.
+    """What to say and how; for the other settings see ``SpeechSettings``.
 
     Attributes:
         text: what is known of the text.
         final: whether that is all of it; otherwise more comes by ``Speech.push_text``.
-        references, previous_takes: in any form that ``turns`` reads.
-        history: ``(text, codes)`` of earlier turns, in front of the previous takes.
-        steering: (name, strength) pairs.
-        audio: False makes codes alone, which nobody needs to listen to: no chunks come.
+        audio: False generates codes alone, without ``Audio`` events: no listener is needed.
     """
 
     text: str = ""

@@ -122,7 +122,7 @@ def summaries(engine: Engine, request: SpeechRequest, count: int) -> list[Speech
         RtDrama3Error: one of them failed; the others are stopped.
     """
     seed = secrets.randbits(32) if request.seed is None else request.seed
-    request = engine.heeded(request)  # so that a notice comes once
+    request = engine.normalize_guidance(request)  # so that a notice comes once
     opened: list[Speech] = []
     try:
         for number in range(count):

@@ -165,7 +165,7 @@ class Push:
         return watch
 
 
-class SteeringShelf:
+class SteeringStore:
     """Steering vectors for one model: by name from a folder, from files, or as they are.
 
     Args:

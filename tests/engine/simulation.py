@@ -142,7 +142,7 @@ def make_machine(monkeypatch: pytest.MonkeyPatch, frames: int, **settings: Any) 
     monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: frames)
     monkeypatch.setattr(DeviceLoop, "_run", lambda self: None)
     config = EngineConfig(**{"step_mode": "eager", "codec_async": False, **settings})
-    machine = Machine(Engine(shared_drama(), config), clock)
+    machine = Machine(Engine(shared_drama().loaded, config), clock)
     desk = machine.engine._loop._desk
     desk.close()
     desk._preparing = desk._encoding = machine.preparing  # type: ignore[assignment]

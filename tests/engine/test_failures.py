@@ -364,7 +364,7 @@ def test_a_model_that_cannot_even_warm_up_says_so() -> None:
 def running_but_broken() -> Iterator[Engine]:
     from rt_drama3.engine.config import EngineConfig
 
-    engine = Engine(shared_drama(), EngineConfig(step_mode="eager", context=256))
+    engine = Engine(shared_drama().loaded, EngineConfig(step_mode="eager", context=256))
     yield engine
     engine.close()
 

@@ -171,13 +171,8 @@ def test_close_while_a_prompt_is_being_prepared(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_drama_that_was_closed_opens_again() -> None:
-    drama = Drama3(
-        shared_drama().model,
-        shared_drama().codec,
-        shared_drama().prompts,
-        shared_drama().sampling,
-        engine_config=EngineConfig(step_mode="eager", context=512),
-    )
+    config = EngineConfig(step_mode="eager", context=512)
+    drama = Drama3(shared_drama().loaded, config)
     takes = []
     for _ in range(2):
         takes.append(drama.generate(TEXTS[0], seed=1, max_frames=5).codes)

@@ -60,7 +60,7 @@ def test_a_drama_that_is_dropped_gives_threads_and_memory_back(speaking: bool) -
 
 def test_an_engine_that_was_closed_while_somebody_spoke_gives_its_memory_back() -> None:
     drama = new_drama()
-    engine = Engine(drama, CONFIG)
+    engine = Engine(drama.loaded, CONFIG)
     speech = say(engine, "Hello there.", max_frames=None)
     next(iter(speech))
     engine.close()
@@ -242,6 +242,6 @@ def test_the_device_thread_uses_the_models_device(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(engine_loop, "use_device", use)
     drama = new_drama()
-    with Engine(drama, CONFIG) as engine:
+    with Engine(drama.loaded, CONFIG) as engine:
         assert engine.wait_until_warm(WAIT)
         assert used == [("rt-drama3-engine", drama.model.device)]

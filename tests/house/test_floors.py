@@ -26,9 +26,6 @@ MOST_FILES = 12  # directly in rt_drama3/
 
 # What still has to go. An entry without an import fails, so that this list only shrinks.
 KNOWN = {
-    ("engine", "drama3"),
-    ("loading", "drama3"),
-    ("loading", "engine"),
     ("scenes", "drama3"),
     ("scenes", "engine"),
 }

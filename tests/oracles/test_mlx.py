@@ -368,7 +368,7 @@ def test_the_embedded_voice(nano: Drama3, tmp_path: Path) -> None:
     assert len(pieces) == 2
     # By its own settings it passes over tags and forgets earlier pieces.
     prompts = PromptBuilder(nano.prompts.tokenizer, nano.config)
-    with Drama3(nano.model, nano.codec, prompts, nano.sampling, segments=SegmentConfig()) as voice:
+    with Drama3(replace(nano.loaded, prompts=prompts, segments=SegmentConfig())) as voice:
         take = voice.generate(text, temperature=0)
     assert take.complete
     assert take.codes.tolist() == oracle.speak(pieces, GREEDY).tolist()

@@ -15,7 +15,7 @@ import rt_drama3
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import RequestError
 from rt_drama3.model import StreamState
-from rt_drama3.scenes.steering import Push, Steering, SteeringShelf, directed, fingerprint, measure
+from rt_drama3.scenes.steering import Push, Steering, SteeringStore, directed, fingerprint, measure
 from rt_drama3.text.directions import strip_directions
 from rt_drama3.text.prompt import PromptBuilder
 from tests.small import SAMPLED, Slots, shared_drama, small_directory
@@ -25,14 +25,14 @@ LAYERS = 2  # of the small checkpoint
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> SteeringShelf:
-    return SteeringShelf(shared_drama().model, tmp_path)
+def store(tmp_path: Path) -> SteeringStore:
+    return SteeringStore(shared_drama().model, tmp_path)
 
 
-def vector(shelf: SteeringShelf, name: str = "glad", layer: int = 0, seed: int = 0) -> Steering:
+def vector(store: SteeringStore, name: str = "glad", layer: int = 0, seed: int = 0) -> Steering:
     size = shared_drama().config.backbone.hidden_size
     numbers = torch.randn(size, generator=torch.Generator().manual_seed(seed))
-    return Steering(name, layer, numbers, shelf.fingerprint, "[glad]", 3)
+    return Steering(name, layer, numbers, store.fingerprint, "[glad]", 3)
 
 
 def outputs(
@@ -150,11 +150,11 @@ def test_a_checkpoint_that_reads_no_directions_has_nothing_to_measure(nano: Dram
 
 def test_where_nothing_can_be_measured_nobody_is_told_to_measure(tmp_path: Path) -> None:
     drama = shared_drama()
-    shelf = SteeringShelf(drama.model, tmp_path, measurable=False)
-    other = SteeringShelf(shared_drama(1).model, tmp_path)
+    store = SteeringStore(drama.model, tmp_path, measurable=False)
+    other = SteeringStore(shared_drama(1).model, tmp_path)
     for source in ("glad", vector(other)):
         with pytest.raises(RequestError, match=r"none can be measured.*leave steering out") as told:
-            shelf.push([(source, 1.0)])
+            store.push([(source, 1.0)])
         assert "voice steer" not in str(told.value)
     assert drama.steering._measurable
 
@@ -162,25 +162,25 @@ def test_where_nothing_can_be_measured_nobody_is_told_to_measure(tmp_path: Path)
 # Files.
 
 
-def test_a_vector_comes_back_from_its_file(shelf: SteeringShelf) -> None:
-    made = shelf.measure(shared_drama().prompts, "glad-1", "[glad]", TEXTS, 1)
-    made.save(shelf.path("glad-1"))
-    found = shelf.find("glad-1")
+def test_a_vector_comes_back_from_its_file(store: SteeringStore) -> None:
+    made = store.measure(shared_drama().prompts, "glad-1", "[glad]", TEXTS, 1)
+    made.save(store.path("glad-1"))
+    found = store.find("glad-1")
     assert (found.name, found.layer, found.direct, found.texts) == ("glad-1", 1, "[glad]", 3)
     assert torch.equal(found.vector, made.vector)
-    assert found.fingerprint == shelf.fingerprint
-    assert shelf.path("glad-1").stat().st_size < 4096
+    assert found.fingerprint == store.fingerprint
+    assert store.path("glad-1").stat().st_size < 4096
 
 
-def test_a_vector_of_another_model_is_refused(shelf: SteeringShelf, tmp_path: Path) -> None:
-    other = SteeringShelf(shared_drama(1).model, tmp_path)
+def test_a_vector_of_another_model_is_refused(store: SteeringStore, tmp_path: Path) -> None:
+    other = SteeringStore(shared_drama(1).model, tmp_path)
     vector(other).save(other.path("glad"))
     assert other.find("glad")
-    for source in ("glad", shelf.path("glad"), vector(other)):
+    for source in ("glad", store.path("glad"), vector(other)):
         with pytest.raises(RequestError, match=r"measured on another model .*measure it again"):
-            shelf.push([(source, 1.0)])
+            store.push([(source, 1.0)])
         with pytest.raises(RequestError, match="measured on another model"):
-            shelf.push([(source, 0)])
+            store.push([(source, 0)])
 
 
 def damaged(path: Path, **changes: Any) -> None:
@@ -234,24 +234,24 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         Steering.load(tmp_path / "none.safetensors")
 
 
-def test_wrong_sizes_are_refused_even_with_the_right_fingerprint(shelf: SteeringShelf) -> None:
+def test_wrong_sizes_are_refused_even_with_the_right_fingerprint(store: SteeringStore) -> None:
     for layer, size in ((LAYERS, 64), (-1, 64), (0, 63)):
-        made = Steering("glad", layer, torch.zeros(size), shelf.fingerprint)
+        made = Steering("glad", layer, torch.zeros(size), store.fingerprint)
         with pytest.raises(RequestError, match="this model has 2 layers of 64"):
-            shelf.find(made)
+            store.find(made)
 
 
 @pytest.mark.parametrize("name", ["", "../glad", "a/b", "a.b", "-a", "x" * 65, "é", "a\n", "a b"])
-def test_no_name_is_a_path(shelf: SteeringShelf, name: str) -> None:
-    for use in (shelf.path, shelf.find):
+def test_no_name_is_a_path(store: SteeringStore, name: str) -> None:
+    for use in (store.path, store.find):
         with pytest.raises(RequestError, match="cannot be"):
             use(name)
 
 
-def test_an_unknown_name_tells_how_to_make_it(shelf: SteeringShelf) -> None:
+def test_an_unknown_name_tells_how_to_make_it(store: SteeringStore) -> None:
     for strength in (1.0, 0.0):
         with pytest.raises(RequestError, match="no steering vector 'glad'; make it with"):
-            shelf.push([("glad", strength)])
+            store.push([("glad", strength)])
 
 
 @pytest.mark.parametrize(
@@ -271,31 +271,31 @@ def test_an_unknown_name_tells_how_to_make_it(shelf: SteeringShelf) -> None:
         [(3, 1.0)],
     ],
 )
-def test_what_is_no_pair_is_refused(shelf: SteeringShelf, entries: Any) -> None:
+def test_what_is_no_pair_is_refused(store: SteeringStore, entries: Any) -> None:
     with pytest.raises(RequestError, match="steering"):
-        shelf.push(entries)
+        store.push(entries)
 
 
 # Pushing.
 
 
-def test_nothing_and_strength_0_are_off(shelf: SteeringShelf) -> None:
-    assert shelf.push([]) is None
-    assert shelf.push([(vector(shelf), 0), (vector(shelf, layer=1), 0.0)]) is None
+def test_nothing_and_strength_0_are_off(store: SteeringStore) -> None:
+    assert store.push([]) is None
+    assert store.push([(vector(store), 0), (vector(store, layer=1), 0.0)]) is None
 
 
 @pytest.mark.parametrize("layer", range(LAYERS))
 @pytest.mark.parametrize("strength", [1.0, -2.5, 0.01])
 def test_the_rows_of_the_text_move_by_exactly_the_vector(
-    shelf: SteeringShelf, layer: int, strength: float
+    store: SteeringStore, layer: int, strength: float
 ) -> None:
     drama = shared_drama()
     codes = np.zeros((drama.config.num_codebooks, 9), dtype=np.int64)
     prompt = drama.prompts.build("Leave the house.", [("Ho.", codes)], [("Before.", codes)])
     rows, (first, last) = torch.from_numpy(prompt.rows), prompt.text_rows
     assert first > 32  # behind the first blocks
-    made = vector(shelf, layer=layer)
-    push = shelf.push([(made, strength)])
+    made = vector(store, layer=layer)
+    push = store.push([(made, strength)])
     assert push is not None
     plain, moved = outputs(drama, rows), outputs(drama, rows, push, prompt.text_rows)
     step = (strength * made.vector.double()).float()
@@ -310,9 +310,9 @@ def test_the_rows_of_the_text_move_by_exactly_the_vector(
         assert torch.equal(moved[above][:first], plain[above][:first])
 
 
-def test_vectors_add_up(shelf: SteeringShelf) -> None:
-    one, two, other = (vector(shelf, layer=n // 2, seed=n) for n in range(3))
-    push = shelf.push([(one, 2.0), (two, -0.5), (other, 1)])
+def test_vectors_add_up(store: SteeringStore) -> None:
+    one, two, other = (vector(store, layer=n // 2, seed=n) for n in range(3))
+    push = store.push([(one, 2.0), (two, -0.5), (other, 1)])
     assert push is not None
     assert set(push.vectors) == {0, 1}
     both = 2 * one.vector.double() - 0.5 * two.vector.double()
@@ -320,13 +320,13 @@ def test_vectors_add_up(shelf: SteeringShelf) -> None:
     assert torch.equal(push.vectors[1], other.vector)
 
 
-def test_a_push_changes_what_is_said(shelf: SteeringShelf) -> None:
+def test_a_push_changes_what_is_said(store: SteeringStore) -> None:
     drama = shared_drama()
     prompt = drama.prompts.build("Leave the house.")
     rows = torch.from_numpy(prompt.rows)
     takes = []
     for strength in (0.0, 0.0, 4.0):
-        push = shelf.push([(vector(shelf), strength)])
+        push = store.push([(vector(store), strength)])
         slots = Slots(drama.model, 1)
         slots.step.state.reset(0)
         watch = push.on(prompt.text_rows) if push else None

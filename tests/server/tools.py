@@ -136,7 +136,7 @@ def serving(
     settings = {"port": 0, "drain_seconds": 0.2, "data_folder": str(folder), **settings}
     config = ServerConfig(**settings)
     chosen = {"step_mode": "eager", "context": 1024, **(engine or {})}
-    with Engine(drama, EngineConfig(**chosen)) as running:
+    with Engine(drama.loaded, EngineConfig(**chosen)) as running:
         assert running.wait_until_warm(WAIT)
         app = create_app(drama, running, config, sink=sink)
         with run_app(app, config) as server:

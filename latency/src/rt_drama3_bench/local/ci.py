@@ -62,7 +62,7 @@ def _engine(result: Result, drama: Drama3) -> None:
     spoken: dict[str, list[Utterance]] = {}
     for way in utterances.variants("eager"):
         started = time.monotonic()
-        with Engine(drama, way.config) as engine, utterances.groups(way.fixed):
+        with Engine(drama.loaded, way.config) as engine, utterances.groups(way.fixed):
             engine.wait_until_warm()
             result.preparation[way.name] = time.monotonic() - started
             count = 1 if spoken else TURNS  # of the baselines the audio alone is needed

@@ -56,7 +56,7 @@ class TimedEngine(Engine):
     """
 
     def __init__(self, drama: Drama3, config: EngineConfig) -> None:
-        super().__init__(drama, config)
+        super().__init__(drama.loaded, config)
         self.asked: dict[int | None, float] = {}
 
     def open(self, request: SpeechRequest) -> Speech:
@@ -106,7 +106,10 @@ def serve(
     """
     watch, started = LoopWatch(), time.monotonic()
     config = EngineConfig(step_mode=step_mode, max_streams=streams)
-    with rt_drama3.load(model) as drama, contextlib.closing(TimedEngine(drama, config)) as engine:
+    with (
+        rt_drama3.load(model) as drama,
+        contextlib.closing(TimedEngine(drama, config)) as engine,
+    ):
         engine.wait_until_warm()
         result.preparation["load and warm up"] = time.monotonic() - started
         with tempfile.TemporaryDirectory() as folder:

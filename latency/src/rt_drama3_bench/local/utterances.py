@@ -152,7 +152,7 @@ def engine(
 def _in_turns(drama: Drama3, ways: Sequence[Variant], times: int) -> dict[str, list[Utterance]]:
     spoken: dict[str, list[Utterance]] = {way.name: [] for way in ways}
     with contextlib.ExitStack() as stack:
-        engines = {way.name: stack.enter_context(Engine(drama, way.config)) for way in ways}
+        engines = {way.name: stack.enter_context(Engine(drama.loaded, way.config)) for way in ways}
         for one in engines.values():
             one.wait_until_warm()
         for turn in range(times + 1):
