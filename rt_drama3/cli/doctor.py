@@ -1,8 +1,7 @@
-"""``rt-drama3 doctor``: what this machine has, what will be used, and what to install.
+"""``rt-drama3 doctor``: hardware, chosen settings and missing dependencies.
 
-Each probe looks at one thing and may fail without harm to the others: a machine that needs a doctor
-is one where something is broken, so a failure is a line of the report. Heavy imports (torch) happen
-inside the probes.
+Each probe checks one thing. A probe that fails is a line of the report and does not stop the
+others. Heavy imports (torch) happen inside the probes.
 """
 
 from __future__ import annotations
@@ -10,16 +9,22 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
 
 from rt_drama3 import __version__
+from rt_drama3.cli.common import AsJson, show
 from rt_drama3.cli.doctor_report import Finding, Probe, Report, render, run_probes
 from rt_drama3.system import machine
 from rt_drama3.system.paths import cache_dir
@@ -29,6 +34,27 @@ __all__ = ["PROBES", "Finding", "Report", "collect", "render"]
 _FP8_CAPABILITY = (8, 9)  # the first NVIDIA generation (Ada, then Hopper) with FP8 arithmetic
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16", "i8mm")
 _VOICE_FILES = ("config.json", "model.safetensors", "codec.pth", "tokenizer.json")
+
+
+def doctor(
+    as_json: AsJson = False,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="First remove damaged packages and failure records."),
+    ] = False,
+) -> None:
+    """Report hardware, chosen settings and missing dependencies."""
+    from rt_drama3.aot import notes as package_notes
+
+    if fix:
+        for path in package_notes.forget():
+            show(f"removed {path}")
+    report = collect()
+    if as_json:
+        typer.echo(json.dumps(asdict(report), default=str))
+    else:
+        render(report, Console())
+
 
 # --- machine ------------------------------------------------------------------------------------
 
@@ -53,7 +79,7 @@ def _cpu() -> Iterable[Finding]:
 
 def _memory() -> Iterable[Finding]:
     memory = machine.memory()
-    parts = ["unknown" if memory.total is None else f"{_size(memory.total)} in all"]
+    parts = ["unknown" if memory.total is None else f"{_size(memory.total)} total"]
     if memory.free is not None:
         parts.append(f"{_size(memory.free)} free")
     if memory.limit is not None:
@@ -91,9 +117,11 @@ def _cuda() -> Iterable[Finding]:
             if torch.version.cuda is None
             else "the NVIDIA driver does not answer or is too old for this torch; see nvidia-smi"
         )
-        yield Finding("cuda", "an NVIDIA driver is installed, but torch sees none", "note", advice)
+        yield Finding(
+            "cuda", "an NVIDIA driver is there, but torch finds no device", "note", advice
+        )
     else:
-        yield Finding("cuda", "no device; the real Drama 3 needs one, the nano voice does not")
+        yield Finding("cuda", "no device; needed for the full Drama 3, not for the nano voice")
 
 
 def _compiler() -> Iterable[Finding]:
@@ -107,14 +135,14 @@ def _compiler() -> Iterable[Finding]:
     if named:
         yield Finding(
             "compiler",
-            f"CXX is {named!r}, which is no program here; no other is tried in its place",
+            f"CXX is {named!r}, which is not a program; other compilers are not tried",
             "missing",
             "set CXX to one compiler, without arguments, or unset it to use g++ or clang++",
         )
         return
     yield Finding(
         "compiler",
-        "no C++ compiler; without one torch.compile cannot speed up the CPU",
+        "no C++ compiler, so the CPU step cannot be compiled",
         "missing",
         "Debian: apt-get install g++; macOS: xcode-select --install; Windows: Visual Studio Build "
         "Tools",
@@ -125,7 +153,7 @@ def _first_line_of(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
-        return ""  # a compiler that does not tell its version may still compile
+        return ""  # it may compile without reporting a version
     return f" ({done.stdout.splitlines()[0]})" if done.stdout.strip() else ""
 
 
@@ -139,10 +167,10 @@ def _triton() -> Iterable[Finding]:
             "triton",
             "not installed; torch.compile needs it on CUDA",
             "missing",
-            "pip install triton (Windows: triton-windows), in the version that this torch wants",
+            "pip install triton (Windows: triton-windows), in the version that torch requires",
         )
     else:
-        yield Finding("triton", "not installed, and not needed without CUDA")
+        yield Finding("triton", "not installed; not needed without CUDA")
 
 
 # --- audio --------------------------------------------------------------------------------------
@@ -159,7 +187,7 @@ def _speaker() -> Iterable[Finding]:
     if importlib.util.find_spec("pyaudio") is None:
         yield Finding(
             "speaker",
-            "pyaudio is not installed; speech can be written to files, not played",
+            "pyaudio is not installed; speech can be written to files but not played",
             "missing",
             "pip install 'rt-drama3[speaker]' (Debian: first apt-get install portaudio19-dev gcc; "
             "macOS: brew install portaudio)",
@@ -173,7 +201,7 @@ def _speaker() -> Iterable[Finding]:
         finally:
             audio.terminate()
     outputs = sum(device["maxOutputChannels"] > 0 for device in found)
-    value = f"pyaudio {pyaudio.__version__}, {len(found)} devices, {outputs} of them play"
+    value = f"pyaudio {pyaudio.__version__}, {len(found)} devices, {outputs} with outputs"
     if outputs:
         yield Finding("speaker", value)
     else:
@@ -187,7 +215,7 @@ def _sound_server() -> Iterable[Finding]:
     elif reached:
         yield Finding("sound server", " and ".join(reached))
     else:
-        yield Finding("sound server", "neither PulseAudio nor PipeWire can be reached", "note")
+        yield Finding("sound server", "neither PulseAudio nor PipeWire is reachable", "note")
 
 
 # --- folders ------------------------------------------------------------------------------------
@@ -207,7 +235,7 @@ def _nano() -> Iterable[Finding]:
 def _hub_cache() -> Iterable[Finding]:
     from huggingface_hub import constants
 
-    offline = "; offline by HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else ""
+    offline = "; offline (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else ""
     yield Finding("checkpoints", _room(Path(constants.HF_HUB_CACHE))[0] + offline)
 
 
@@ -220,36 +248,36 @@ def _own_cache() -> Iterable[Finding]:
             "cache",
             text,
             "missing",
-            "make it writable, or set RT_DRAMA3_CACHE to a folder that is; until then no compiled "
-            "step is kept, and the nano voice runs its slower eager one",
+            "make it writable, or set RT_DRAMA3_CACHE to a writable folder; until then compiled "
+            "steps are not kept, and the nano voice runs in the slower eager mode",
         )
 
 
 def _compiled_packages() -> Iterable[Finding]:
-    """Compiled packages, and what is remembered of those that failed."""
+    """Compiled packages, and records of failed builds."""
     from rt_drama3.aot import notes as package_notes
 
     built, broken = package_notes.packages()
     total = sum(path.stat().st_size for path in built)
     yield Finding("compiled steps", f"{len(built)} packages ({total / 1e6:.0f} MB)")
     for path in broken:
-        advice = "it is built anew when it is next needed; rt-drama3 doctor --fix removes it now"
+        advice = "it is rebuilt when next needed; rt-drama3 doctor --fix removes it now"
         yield Finding("compiled steps", f"{path} is damaged", "note", advice)
     for path, reason, counts in package_notes.notes():
-        advice = "rt-drama3 doctor --fix forgets it, so that the next start tries again"
-        state = "not tried again for a day" if counts else "tried again at the next start"
+        advice = "rt-drama3 doctor --fix clears this record, so that the next start retries"
+        state = "retried after a day" if counts else "retried at the next start"
         yield Finding("compiled steps", f"{reason}; {state} ({path})", "note", advice)
 
 
 def _room(folder: Path) -> tuple[str, bool]:
-    """What to say of a folder, and whether it can be written to, or made."""
+    """Returns a description of a folder, and whether it can be written to or created."""
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
-    state = "" if existing == folder else ", not made yet"
+    state = "" if existing == folder else ", not created yet"
     usable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     if not usable:
-        state += ", not writable" if existing.is_dir() else f", but {existing} is no folder"
+        state += ", not writable" if existing.is_dir() else f", but {existing} is not a folder"
     return f"{folder} ({_size(shutil.disk_usage(existing).free)} free{state})", usable
 
 
@@ -278,14 +306,14 @@ def _device() -> Iterable[Finding]:
 
 
 def _engine() -> Iterable[Finding]:
-    """The engine's settings in force, and where those that are not defaults come from."""
+    """The engine's settings, and the sources of those that are not defaults."""
     from rt_drama3.engine.config import read_engine_config
     from rt_drama3.errors import ConfigError
 
     try:
         config = read_engine_config()
     except ConfigError as error:
-        yield Finding("engine", "its settings cannot be used", "failed", str(error))
+        yield Finding("engine", "invalid settings", "failed", str(error))
         return
     for setting in fields(config):
         if setting.name != "origin":
@@ -298,7 +326,7 @@ def _engine() -> Iterable[Finding]:
 
 
 def _nano_budget() -> Iterable[Finding]:
-    """What a stream of the embedded voice costs; ``model info --plan`` tells it for any."""
+    """Memory per stream of the embedded voice; ``model info --plan`` computes it for any."""
     from rt_drama3 import checkpoint
     from rt_drama3.checkpoint.memory import plan
     from rt_drama3.engine.config import EngineConfig
@@ -327,9 +355,9 @@ PROBES: dict[str, dict[str, Probe]] = {
 
 
 def collect(probes: Mapping[str, Mapping[str, Probe]] | None = None) -> Report:
-    """Looks at the machine. Takes a few seconds, most of them importing torch; never raises.
+    """Runs the probes, in a few seconds, most of which import torch; never raises.
 
     Args:
-        probes: by section, then by name; None for all that there are.
+        probes: by section, then by name; None runs all of them.
     """
     return run_probes(PROBES if probes is None else probes)

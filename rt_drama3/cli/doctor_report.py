@@ -1,7 +1,4 @@
-"""What the doctor found, line by line, and how it is printed; ``doctor`` has what it looks at.
-
-A probe may fail without harm to the others: its failure is a line of the report.
-"""
+"""The report of ``rt-drama3 doctor``: findings, probes and rendering."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        name: what was looked at.
-        value: what was found.
-        status: "ok"; "note" for what is worth knowing; "missing" for what can be installed;
-            "failed" when the probe itself broke.
-        advice: what to do about it, or empty.
+        name: subject of the probe.
+        value: result.
+        status: "ok"; "note" for information; "missing" for something that can be installed or
+            fixed; "failed" when the probe itself raised.
+        advice: how to fix it, or empty.
     """
 
     name: str
@@ -38,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What ``collect`` found, by section; ``dataclasses.asdict`` gives its JSON form."""
+    """Findings by section; ``dataclasses.asdict`` gives the JSON form."""
 
     machine: tuple[Finding, ...]
     compute: tuple[Finding, ...]
@@ -60,13 +57,13 @@ Probe = Callable[[], Iterable[Finding]]
 
 
 def run_probes(probes: Mapping[str, Mapping[str, Probe]]) -> Report:
-    """Runs probes, given by section, then by name; never raises."""
+    """Runs probes by section, then by name; never raises."""
     names = [section.name for section in fields(Report)]
     return Report(**{name: tuple(_run(probes.get(name, {}))) for name in names})
 
 
 def render(report: Report, console: Console) -> None:
-    """Prints a report for people, one table with a heading per section."""
+    """Prints a report as a table with a heading per section."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -85,5 +82,5 @@ def _run(probes: Mapping[str, Probe]) -> Iterator[Finding]:
     for name, probe in probes.items():
         try:
             yield from list(probe())
-        except Exception as error:  # noqa: BLE001 - whatever broke, it is what the report is for
+        except Exception as error:  # noqa: BLE001 - failures are part of the report
             yield Finding(name, f"{type(error).__name__}: {error}", "failed")

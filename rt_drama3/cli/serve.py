@@ -1,6 +1,6 @@
 """``rt-drama3 serve``: the server from the command line.
 
-Heavy imports wait until it runs, so that ``--help`` answers at once.
+Heavy imports wait until the command runs, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -10,64 +10,67 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rt_drama3.cli import options as cli_options
+from rt_drama3.cli import common
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
 
 
 def serve(
-    model: cli_options.Model = "nano",
-    revision: cli_options.Revision = None,
-    device: cli_options.Device = "auto",
-    dtype: cli_options.Dtype = None,
-    threads: cli_options.Threads = None,
+    model: common.Model = "nano",
+    revision: common.Revision = None,
+    device: common.Device = "auto",
+    dtype: common.Dtype = None,
+    threads: common.Threads = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; default 127.0.0.1.")
+        str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="0 picks a free one; default 8035.")] = None,
-    api_key: Annotated[
-        list[str] | None, typer.Option(help="Open the server to holders of this key; repeatable.")
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; 0 picks a free one (default: 8035).")
     ] = None,
+    api_key: Annotated[list[str] | None, typer.Option(help="Accepted API key; repeatable.")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine without a key.")
+        bool, typer.Option("--insecure", help="Allow listening beyond loopback without a key.")
     ] = False,
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Web pages from here may call; repeatable, * is any.")
+        list[str] | None,
+        typer.Option(help="Origin of web pages that may call the server; repeatable, * is any."),
     ] = None,
     url_references: Annotated[
         bool,
-        typer.Option(
-            "--url-references", help="Fetch reference clips from public URLs that clients name."
-        ),
+        typer.Option("--url-references", help="Fetch reference clips from URLs in requests."),
     ] = False,
     listen: Annotated[
         bool,
-        typer.Option("--listen", "--obs", help="Let listeners, such as OBS, hear what is spoken."),
+        typer.Option("--listen", "--obs", help="Enable the listen endpoints (e.g. for OBS)."),
     ] = False,
     captions: Annotated[
-        bool | None, typer.Option(help="Tell listeners the text as well; default: yes.")
+        bool | None, typer.Option(help="Send captions to listeners (default: on).")
     ] = None,
     sink: Annotated[
         str | None,
-        typer.Option(help="Play what clients have spoken here: speaker[:DEVICE] or mic[:NAME]."),
+        typer.Option(help="Also play all speech on this machine: speaker[:DEVICE] or mic[:NAME]."),
     ] = None,
     sink_mode: Annotated[
-        str | None, typer.Option(help="queue: one after the other (default); or mix.")
+        str | None, typer.Option(help="How clients share the sink: queue (default) or mix.")
     ] = None,
-    data_folder: Annotated[Path | None, typer.Option(help="Where named voices are kept.")] = None,
+    data_folder: Annotated[
+        Path | None, typer.Option(help="Folder of named voices and steering vectors.")
+    ] = None,
     max_streams: Annotated[
-        int | None, typer.Option(help="Streams that speak at the same time.")
+        int | None, typer.Option(help="Maximum number of concurrent streams (default: 4).")
     ] = None,
     step_mode: Annotated[
-        str | None, typer.Option(help="auto, eager, compile or cudagraph.")
+        str | None, typer.Option(help="auto (default), eager, compile or cudagraph.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help=r"TOML with \[server], \[limits] and \[engine].")
+        Path | None, typer.Option(help=r"TOML file with \[server], \[limits] and \[engine].")
     ] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str, typer.Option(help="Log level: debug, info, warning or error.")
+    ] = "info",
 ) -> None:
-    """Serves speech over WebSocket and HTTP until it is told to stop."""
+    """Run the WebSocket and HTTP server until SIGTERM or Ctrl-C."""
     from rt_drama3.engine.config import read_engine_config
     from rt_drama3.errors import ConfigError
     from rt_drama3.server.config import read_server_config

@@ -1,4 +1,4 @@
-"""The command line, run as a user runs it: in a process of its own where exit codes matter."""
+"""The command line; in a process of its own where exit codes matter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(*arguments: str, text: str | None = None) -> subprocess.CompletedPro
     )
 
 
-def test_speak_writes_a_wav_and_tells_figures(tmp_path: Path) -> None:
+def test_speak_writes_a_wav_and_reports_measurements(tmp_path: Path) -> None:
     out = tmp_path / "hello.wav"
     result = command("speak", "-", "--out", str(out), "--seed", "1", "--json", text="Hello there.")
     assert result.returncode == 0, result.stderr
@@ -46,7 +46,7 @@ def test_speak_writes_a_wav_and_tells_figures(tmp_path: Path) -> None:
     assert facts["first_audio_ms"] > 0
 
 
-def test_speak_writes_the_format_that_the_name_ends_in(tmp_path: Path) -> None:
+def test_speak_writes_the_format_of_the_file_extension(tmp_path: Path) -> None:
     out = tmp_path / "hello.mp3"
     result = command("speak", "Hello there.", "--out", str(out), "--seed", "1")
     assert result.returncode == 0, result.stderr
@@ -63,13 +63,14 @@ def test_an_error_is_one_sentence_and_leaves_files_alone(tmp_path: Path) -> None
     assert out.read_bytes() == b"precious"
 
 
-def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--out", "--sink"])
+def test_a_reference_is_never_overwritten(option: str, tmp_path: Path) -> None:
     clip = tmp_path / "me.wav"
     clip.write_bytes(b"precious")
-    with pytest.raises(RequestError, match="is a reference as well"):
+    with pytest.raises(RequestError, match="is also a reference"):
         runner.invoke(
             app,
-            ["speak", "Hi.", "--ref", str(clip), "--ref-text", "Me.", "--out", str(clip)],
+            ["speak", "Hi.", "--ref", str(clip), "--ref-text", "Me.", option, str(clip)],
             catch_exceptions=False,
         )
     assert clip.read_bytes() == b"precious"
@@ -86,7 +87,7 @@ def test_a_reference_is_never_overwritten(tmp_path: Path) -> None:
         (["model", "make-tiny", "x", "--set", "nonsense"], "not key=value"),
     ],
 )
-def test_mistakes_are_named(arguments: list[str], message: str) -> None:
+def test_mistakes_are_reported(arguments: list[str], message: str) -> None:
     with pytest.raises(Exception, match=message):
         runner.invoke(app, arguments, catch_exceptions=False)
 
@@ -98,17 +99,17 @@ def test_markup_in_a_message_is_text() -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_nothing_to_speak_is_no_error(tmp_path: Path) -> None:
+def test_text_without_words_is_not_an_error(tmp_path: Path) -> None:
     out = tmp_path / "silence.wav"
     result = command("speak", "...", "--out", str(out))
     assert result.returncode == 0
-    assert "nothing to speak" in result.stderr
+    assert "no speakable text" in result.stderr
     with wave.open(str(out)) as audio:
         assert audio.getnframes() == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_a_stopped_speech_keeps_what_was_made(tmp_path: Path) -> None:
+def test_sigterm_keeps_what_was_generated(tmp_path: Path) -> None:
     out = tmp_path / "cut.wav"
     text = "This goes on for quite a while. " * 60
     process = subprocess.Popen(
@@ -130,7 +131,7 @@ def test_a_stopped_speech_keeps_what_was_made(tmp_path: Path) -> None:
         assert 44 + 2 * audio.getnframes() == out.stat().st_size
 
 
-def test_info_tells_the_plan() -> None:
+def test_info_reports_the_plan() -> None:
     result = runner.invoke(app, ["model", "info", "--plan", "--json"])
     assert result.exit_code == 0
     facts = json.loads(result.stdout)
@@ -138,7 +139,7 @@ def test_info_tells_the_plan() -> None:
     assert facts["plan"]["stream"] > 0
 
 
-def test_make_tiny_speaks(tmp_path: Path) -> None:
+def test_a_tiny_checkpoint_can_speak(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     made = runner.invoke(app, ["model", "make-tiny", str(folder), "--seed", "5"])
     assert made.exit_code == 0
@@ -156,6 +157,14 @@ def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     yield name, command
     for below, found in getattr(command, "commands", {}).items():
         yield from commands(found, f"{name} {below}".strip())
+
+
+def test_help_imports_neither_torch_nor_av() -> None:
+    code = (
+        "import sys; from rt_drama3.cli.main import app; app(['--help'], standalone_mode=False); "
+        "sys.exit(' '.join({'torch', 'av', 'starlette'} & set(sys.modules)) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_no_help_text_loses_its_brackets() -> None:

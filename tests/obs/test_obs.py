@@ -207,4 +207,4 @@ def test_the_commands(obs: FakeObs) -> None:
     result = runner.invoke(app, ["obs", "remove", *address], env=there, catch_exceptions=False)
     assert result.stdout == f"removed {PAGE!r}\nremoved {MIC!r}\n"
     result = runner.invoke(app, ["obs", "remove", *address, "--password", "word"])
-    assert result.stdout == "there was nothing\n"
+    assert result.stdout == "nothing to remove\n"

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from rt_drama3.audio import read_audio, write_wav
 from rt_drama3.cli.main import app
-from rt_drama3.cli.sinks import opened
+from rt_drama3.cli.speak_outputs import opened
 from rt_drama3.errors import PipeClosed, RequestError, SinkError
 from rt_drama3.sinks import virtual_mic
 from rt_drama3.sinks.pcm_format import to_int16
@@ -95,12 +95,12 @@ def test_a_kept_microphone_is_listed_and_removed(server: Daemon) -> None:
     (facts,) = json.loads(run("mic", "list", "--json"))
     assert (facts["name"], facts["owner"], facts["alive"]) == ("rt-drama3", "kept", True)
     assert json.loads(run("devices", "--json"))["microphones"] == [facts]
-    with pytest.raises(SinkError, match=r"no virtual microphone 'studio' .*there is 'rt-drama3'"):
+    with pytest.raises(SinkError, match=r"no virtual microphone 'studio'; .*: 'rt-drama3'"):
         run("mic", "remove", "studio")
     assert run("mic", "remove", "rt-drama3") == "removed rt-drama3\n"
-    with pytest.raises(SinkError, match=r"no virtual microphone 'rt-drama3' .*there is none"):
+    with pytest.raises(SinkError, match=r"no virtual microphone 'rt-drama3'; none exist"):
         run("mic", "remove", "rt-drama3")
-    assert run("mic", "remove") == "there is no virtual microphone of rt-drama3's\n"
+    assert run("mic", "remove") == "no virtual microphones\n"
 
 
 @linux
@@ -111,7 +111,7 @@ def test_a_microphone_of_another_process_stays_its_own(server: Daemon) -> None:
     try:
         wait_until(lambda: [mic.complete for mic in virtual_mic.existing()] == [True], "the mic")
         result = CliRunner().invoke(app, ["mic", "create"], catch_exceptions=False)
-        assert f"it belongs to process {process.pid}, and goes when" in result.output
+        assert f"exists until process {process.pid}, which owns it, ends" in result.output
         assert "Ctrl-C" not in result.output
         with pytest.raises(SinkError, match=f"cannot be kept: it belongs to process {process.pid}"):
             run("mic", "create", "--keep")
@@ -122,7 +122,7 @@ def test_a_microphone_of_another_process_stays_its_own(server: Daemon) -> None:
         process.wait()
     run("mic", "create", "--keep")
     result = CliRunner().invoke(app, ["mic", "create"], catch_exceptions=False)
-    assert "it exists until rt-drama3 mic remove" in result.output
+    assert "exists until rt-drama3 mic remove" in result.output
 
 
 def test_devices_are_shown_with_rates_and_latency(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_sink_that_is_none_is_refused_before_anything_is_loaded() -> None:
 def test_repair(tmp_path: Path) -> None:
     path = tmp_path / "take.wav"
     write_wav(path, np.zeros(8_000, np.float32), 8_000)
-    assert "was in order, 1.00 s" in run("repair", str(path))
+    assert "already correct, 1.00 s" in run("repair", str(path))
     with path.open("r+b") as file:
         file.seek(40)
         file.write(bytes(4))
@@ -173,7 +173,7 @@ def test_repair_goes_on_after_a_file_that_is_none(tmp_path: Path) -> None:
     bad.write_bytes(b"OggS")
     result = CliRunner().invoke(app, ["repair", str(bad), str(tmp_path / "none"), str(good)])
     assert result.exit_code == 1
-    assert "was in order, 1.00 s" in result.stdout
+    assert "already correct, 1.00 s" in result.stdout
     assert "bad.wav is no WAV file" in result.stderr
     assert "none cannot be repaired: No such file" in result.stderr
 
@@ -192,7 +192,7 @@ def test_an_output_that_is_named_twice_is_refused(
     outputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match="is named twice as an output"):
+    with pytest.raises(RequestError, match="is given twice as an output"):
         run("speak", "Hi.", "--model", "/nowhere", *outputs)
     assert list(tmp_path.iterdir()) == []
 

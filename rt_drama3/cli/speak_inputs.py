@@ -1,10 +1,11 @@
-"""What ``speak`` takes to direct a voice: guidance, steering, earlier takes, the best of several.
+"""Inputs of ``speak``: text, references, guidance, steering, earlier takes, best-of.
 
-Heavy imports wait until they are used, so that ``--help`` answers at once.
+Heavy imports wait until they are used, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -20,39 +21,61 @@ if TYPE_CHECKING:
     from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
     from rt_drama3.scenes.best_of import Chosen
 
+References: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--ref", help="Reference of the voice: an audio file or a take; repeatable."),
+]
+Transcripts: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--ref-text", help="Transcript of each --ref, in order; optional for takes."),
+]
 Guidance: TypeAlias = Annotated[
     float | None,
-    typer.Option(help=r"How strongly \[directions] are followed: 0 is off, 4 is strong."),
+    typer.Option(help=r"Guidance strength of \[directions]: 0 is off, 4 is strong (default: 0)."),
 ]
 Steer: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=STRENGTH", help="A vector made by `voice steer`; repeatable, they add up."
+        metavar="NAME=STRENGTH", help="Steering vector from `voice steer`; repeatable, they add up."
     ),
 ]
 PreviousTakesFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(help="Earlier takes of the scene: JSON, a list or what --take-out wrote."),
+    typer.Option(help="Earlier takes of the scene: a JSON list, or a file from --take-out."),
 ]
 TakeOut: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Keep the take here, to go on from it or to edit it.")
+    Path | None, typer.Option(help="Write the take to this JSON file for reuse or editing.")
 ]
 BestOf: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Make so many takes and keep the best.")
+    int | None, typer.Option(min=1, help="Number of takes to make; the best one is kept.")
 ]
 AsrModel: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="Judge --best-of by what this model of faster-whisper hears: a name or a folder."
-    ),
+    typer.Option(help="faster-whisper model (name or folder) that ranks --best-of takes."),
 ]
 
 
-def steering_pairs(given: list[str] | None) -> list[tuple[str | Path, float]]:
-    """``--steer``: a name or the path of a file, and a strength.
+def read_text(text: str) -> str:
+    """Returns the text argument, or stdin for "-".
 
     Raises:
-        RequestError: an entry has another form.
+        RequestError: stdin is not UTF-8.
+    """
+    if text != "-":
+        return text
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"standard input is not UTF-8 text (byte {error.start}); convert it first."
+        ) from error
+
+
+def steering_pairs(given: list[str] | None) -> list[tuple[str | Path, float]]:
+    """Parses ``--steer`` into pairs of a name, or the path of a file, and a strength.
+
+    Raises:
+        RequestError: an entry is not NAME=STRENGTH.
     """
     pairs: list[tuple[str | Path, float]] = []
     for entry in given or []:
@@ -70,17 +93,17 @@ def steering_pairs(given: list[str] | None) -> list[tuple[str | Path, float]]:
 def paired(
     files: list[Path] | None, transcripts: list[str] | None
 ) -> list[tuple[str | None, Path]]:
-    """``--ref`` with ``--ref-text``: one for each, or one for each that is no take.
+    """Pairs ``--ref`` with ``--ref-text``: one for each file, or for each that is not a take.
 
     Raises:
-        RequestError: there are other numbers of them.
+        RequestError: the numbers do not match.
     """
     files, transcripts = files or [], transcripts or []
-    silent = [file for file in files if not _is_take(file)]
-    if len(transcripts) not in (len(files), len(silent)):
+    clips = [file for file in files if not _is_take(file)]
+    if len(transcripts) not in (len(files), len(clips)):
         raise RequestError(
             f"{len(files)} --ref and {len(transcripts)} --ref-text were given; every reference "
-            "needs the words it says, in the same order (a take brings its own)."
+            "needs its transcript, in the same order (takes include theirs)."
         )
     given = iter(transcripts)
     every = len(transcripts) == len(files)
@@ -90,10 +113,10 @@ def paired(
 def read_grids(
     references: list[tuple[str | None, Path]], config: ModelConfig
 ) -> list[tuple[str, Any]]:
-    """References, of which those in .json files are takes: their codes are the reference.
+    """Loads the codes of references that are takes (.json files); audio files stay paths.
 
     Raises:
-        RequestError: a take cannot be used, or says something else than was given for it.
+        RequestError: a take cannot be used, or its text differs from the given transcript.
     """
     from rt_drama3.scenes.takes import read_takes
 
@@ -102,8 +125,8 @@ def read_grids(
         if _is_take(source):
             takes = read_takes(source, config)
             if len(takes) != 1 or takes[0].codes is None:
-                raise RequestError(f"--ref {source} is not one take with codes.")
-            found.append((_said(source, takes[0].text, text), takes[0].codes))
+                raise RequestError(f"--ref {source} is not a single take with codes.")
+            found.append((_transcript(source, takes[0].text, text), takes[0].codes))
         else:
             assert text is not None
             found.append((text, source))
@@ -114,20 +137,20 @@ def _is_take(file: Path) -> bool:
     return file.suffix == ".json"
 
 
-def _said(source: Path, own: str, given: str | None) -> str:
-    """What a take says: its own text, perhaps with the speaker that was given in front of it."""
+def _transcript(source: Path, own: str, given: str | None) -> str:
+    """Returns the text of a take, with the speaker tag of the given transcript, if any."""
     if given is None:
         return own
-    (tag, words), (own_tag, own_words) = _parted(given), _parted(own)
+    (tag, words), (own_tag, own_words) = _split_tag(given), _split_tag(own)
     if words != own_words or (tag and own_tag and tag != own_tag):
         raise RequestError(
-            f"--ref-text {given!r} is not what the take {source} says, {own!r}; leave it out."
+            f"--ref-text {given!r} differs from the text of the take {source}, {own!r}; omit it."
         )
     return given if tag and not own_tag else own
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """The speaker tag in front of a text, if any, and its words."""
+def _split_tag(text: str) -> tuple[str, str]:
+    """Returns the leading speaker tag of a text, or "", and its words."""
     from rt_drama3.text.rules import SPEAKER_TAG
 
     words = " ".join(text.split())
@@ -135,10 +158,10 @@ def _parted(text: str) -> tuple[str, str]:
     return (tag[0], words[tag.end() :].lstrip()) if tag else ("", words)
 
 
-def begin(
+def open_speech(
     loaded: Drama3, request: SpeechRequest, count: int | None, asr_model: str | None
 ) -> Speech | Chosen:
-    """Opens a stream, or makes several takes and gives the best as one.
+    """Opens a stream, or makes several takes and returns the best as one.
 
     Raises:
         RtDrama3Error: the request or an option cannot be used.
@@ -147,7 +170,7 @@ def begin(
 
     if count is None:
         if asr_model is not None:
-            raise RequestError("--asr-model judges takes; say how many by --best-of.")
+            raise RequestError("--asr-model ranks takes; set their number with --best-of.")
         return loaded.engine.open(request)
     scorer = best_of.duration_sanity if asr_model is None else best_of.AsrScorer(asr_model)
     settings = {field.name: getattr(request, field.name) for field in fields(request)}
@@ -158,13 +181,13 @@ def begin(
     return best_of.Chosen(ranking.best, started)
 
 
-def settings(
+def scene_settings(
     config: ModelConfig,
     guidance: float | None,
     steer: list[str] | None,
     previous_takes_file: Path | None,
 ) -> dict[str, Any]:
-    """Keywords of ``SpeechRequest`` for these options.
+    """Returns the keywords of ``SpeechRequest`` for these options.
 
     Raises:
         RequestError: an option cannot be used.
@@ -176,7 +199,7 @@ def settings(
 
 
 def check_take_out(path: Path | None) -> None:
-    """Refuses ``--take-out`` before anything is made.
+    """Checks ``--take-out`` before a model is loaded.
 
     Raises:
         RequestError: its folder does not exist.
@@ -195,6 +218,6 @@ def write_take_out(path: Path | None, summary: SpeechSummary) -> None:
 
     if path is not None:
         if not summary.codes.shape[1]:
-            raise RequestError(f"nothing was spoken, so {path} was not written; give some words.")
+            raise RequestError(f"the text is not speakable, so {path} was not written.")
         facts = {"seed": summary.seed, "complete": summary.complete}
         write_take(path, summary.text, summary.codes, **facts)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rt_drama3.cli.directed import paired, read_grids, steering_pairs
 from rt_drama3.cli.main import app
+from rt_drama3.cli.speak_inputs import paired, read_grids, steering_pairs
 from rt_drama3.errors import RequestError
 from rt_drama3.scenes.steering import Steering
 from rt_drama3.scenes.takes import load_take, write_take
@@ -129,7 +129,7 @@ def test_a_take_as_a_reference_brings_its_words(tmp_path: Path) -> None:
     run("speak", "Who is there?", "--out", tmp_path / "a.wav", "--take-out", kept, *SAY)
     told = ("--ref-text", "Who is there?")
     assert take(tmp_path, "Me.", "--ref", kept) == take(tmp_path, "Me.", "--ref", kept, *told)
-    with pytest.raises(RequestError, match=r"'Hi\.' is not what the take .*'Who is there\?'"):
+    with pytest.raises(RequestError, match=r"'Hi\.' differs from .* take .*'Who is there\?'"):
         run("speak", "Hello.", "--out", out, "--ref", kept, "--ref-text", "Hi.")
     assert not out.exists()
 
@@ -160,7 +160,7 @@ def test_what_a_take_says_may_be_repeated_and_its_speaker_named(
 ) -> None:
     path, config = tmp_path / "kept.json", shared_drama().config
     write_take(path, own, np.zeros((config.num_codebooks, 2), int))
-    with contextlib.nullcontext() if used else pytest.raises(RequestError, match="leave it out"):
+    with contextlib.nullcontext() if used else pytest.raises(RequestError, match="omit it"):
         ((text, _),) = read_grids([(given, path)], config)
         assert text == used
 
@@ -186,7 +186,7 @@ def test_the_best_of_some(tmp_path: Path) -> None:
     assert facts["codec_ms"] > 0
     with wave.open(str(tmp_path / "best.wav")) as audio:
         assert audio.getnframes() == facts["frames"] * 2048
-    with pytest.raises(RequestError, match="say how many by --best-of"):
+    with pytest.raises(RequestError, match="set their number with --best-of"):
         run("speak", "Hello.", "--out", tmp_path / "no.wav", "--asr-model", "base")
 
 

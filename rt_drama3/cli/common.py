@@ -1,0 +1,69 @@
+"""Options, messages and progress bars that several commands share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+
+Model: TypeAlias = Annotated[
+    str, typer.Option(help="nano, a checkpoint folder, or a Hugging Face id (fishaudio/drama-3).")
+]
+Revision: TypeAlias = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of a Hugging Face id.")
+]
+Device: TypeAlias = Annotated[str, typer.Option(help="Compute device: auto, cpu or cuda.")]
+Dtype: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="float32, bfloat16 or float16 (default: by model size and device)."),
+]
+Threads: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="CPU compute threads (default: by model size).")
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
+
+console = Console(stderr=True)  # stdout is for results only
+
+
+def show(text: str, style: str | None = None) -> None:
+    """Prints a message to stderr, without markup or line breaks."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_error(error: Exception) -> None:
+    """Prints an error to stderr."""
+    console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
+    """Shows a progress bar on stderr inside the block; yields ``update(done, total)``."""
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn(escape(label)),
+        BarColumn(),
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = progress.add_task(label, total=None)
+    with progress:
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def release_stdout() -> None:
+    """Detaches stdout from a closed pipe, which would fail again when the interpreter exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
