@@ -86,7 +86,7 @@ class Engine:
                 "guidance needs a second row in the batch, but this engine has one; set "
                 "guidance_rows = 1 (or max_streams = 2), or leave guidance out."
             )
-        push = self._steering.push(request.steering)
+        push = self._steering.combine(request.steering)
         codec = CodecStream(self._codec, self._loop.maker.decode)
         now, wake = time.monotonic(), self._loop.wake.set
 

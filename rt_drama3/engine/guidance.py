@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 
 from rt_drama3.errors import RequestError
-from rt_drama3.model import Watch
-from rt_drama3.scenes.steering import Push
+from rt_drama3.model import LayerHook
+from rt_drama3.scenes.steering import SteeringVectors
 from rt_drama3.scenes.takes import PreviousTake
 from rt_drama3.text.prompt import Prompt
 
@@ -47,7 +47,7 @@ class Direction:
     """
 
     guidance: float = 0.0
-    push: Push | None = None
+    push: SteeringVectors | None = None
     takes: Sequence[PreviousTake] = ()
     first: EngineStream | None = None
     inner: bool = False
@@ -81,11 +81,11 @@ class Direction:
         self.twin_text_rows = NOWHERE if twin is None else twin.text_rows
         return max(len(prompt.rows), 0 if twin is None else len(twin.rows))
 
-    def watch(self, twin: bool = False) -> Watch | None:
+    def watch(self, twin: bool = False) -> LayerHook | None:
         """What looks on while one of the prompts is read."""
         if self.push is None:
             return None
-        return self.push.on(self.twin_text_rows if twin else self.text_rows)
+        return self.push.hook(self.twin_text_rows if twin else self.text_rows)
 
     def adopt(self) -> None:
         """Takes over what the first stream, which has ended, spoke and knew.

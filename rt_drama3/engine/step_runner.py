@@ -28,7 +28,7 @@ from rt_drama3.engine.scheduling import Costs, Estimate
 from rt_drama3.engine.stream import EngineStream
 from rt_drama3.errors import ConfigError, DeviceError
 from rt_drama3.graph_step import FrameOutput, FrameStep
-from rt_drama3.model import Snapshot, SpeechModel, Watch
+from rt_drama3.model import LayerHook, Snapshot, SpeechModel
 from rt_drama3.text.rules import MAX_FRAMES
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,9 @@ class FrameMaker:
         self._step.state.restore(slot, snapshot)
         return snapshot.rows
 
-    def read_block(self, slot: int, rows: Tensor, start: int, watch: Watch | None = None) -> int:
+    def read_block(
+        self, slot: int, rows: Tensor, start: int, watch: LayerHook | None = None
+    ) -> int:
         """Reads the first block of ``rows [T, 1 + num_codebooks]``; returns how many those were.
 
         Blocks have one size whatever else runs: their borders touch the last bits of the result.

@@ -21,7 +21,7 @@ from rt_drama3.model.state import StreamState
 
 # (layer, position of the first row, its output [T, dim]) -> the output to go on with. It sees every
 # layer while a prompt is read: to measure hidden states, or to move them.
-Watch: TypeAlias = Callable[[int, int, Tensor], Tensor]
+LayerHook: TypeAlias = Callable[[int, int, Tensor], Tensor]
 
 
 class BackboneLayer(nn.Module):
@@ -70,11 +70,11 @@ class Backbone(nn.Module):
         state: StreamState,
         slot: int,
         start: int,
-        watch: Watch | None = None,
+        hook: LayerHook | None = None,
     ) -> Tensor:
         """Rows ``x [T, dim]`` at positions ``start..`` of stream ``slot``; its caches advance.
 
-        ``rope`` is ``[2, T, rotary/2]`` of those positions; ``watch`` sees the output of every
+        ``rope`` is ``[2, T, rotary/2]`` of those positions; ``hook`` sees the output of every
         layer. Returns the final-norm output ``[T, dim]``.
         """
         full = linear = 0
@@ -89,8 +89,8 @@ class Backbone(nn.Module):
                 x = x + layer.mixer.block(normed, tail, matrix)
                 linear += 1
             x = x + layer.moe(rms_norm(x, layer.post_norm, self.eps))
-            if watch is not None:
-                x = watch(index, start, x)
+            if hook is not None:
+                x = hook(index, start, x)
         return rms_norm(x, self.norm, self.eps)
 
     def step(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rt_drama3.config import ModelConfig
-from rt_drama3.model.backbone import Backbone, Watch
+from rt_drama3.model.backbone import Backbone, LayerHook
 from rt_drama3.model.ops import parameter, rope_table
 from rt_drama3.model.state import RAS_WINDOW, StreamState
 from rt_drama3.model.tower import Tower
@@ -98,7 +98,7 @@ class SpeechModel(nn.Module):
         slot: int,
         start: int = 0,
         block: int = PREFILL_BLOCK,
-        watch: Watch | None = None,
+        hook: LayerHook | None = None,
     ) -> None:
         """Reads prompt rows into a stream; call again with the next ``start`` to go on.
 
@@ -111,23 +111,23 @@ class SpeechModel(nn.Module):
             slot: the stream.
             start: position of ``rows[0]``.
             block: rows per pass.
-            watch: sees, and may change, what every backbone layer puts out.
+            hook: sees, and may change, what every backbone layer puts out.
         """
         for first in range(0, rows.shape[0], block):
-            self._prefill_block(rows[first : first + block], state, slot, start + first, watch)
+            self._prefill_block(rows[first : first + block], state, slot, start + first, hook)
         end = start + rows.shape[0]
         state.position[slot] = end
         window = torch.cat((state.recent[slot], rows[-RAS_WINDOW:, 0]))
         state.recent[slot] = window[-RAS_WINDOW:]
 
     def _prefill_block(
-        self, rows: Tensor, state: StreamState, slot: int, start: int, watch: Watch | None
+        self, rows: Tensor, state: StreamState, slot: int, start: int, hook: LayerHook | None
     ) -> None:
         end = start + rows.shape[0]
         back_rope, tower_rope = self.ropes(state.context)
         main, codes = rows[:, 0], rows[:, 1:]
         x, extra = self.embed_rows(main, codes)
-        hidden = self.backbone.block(x, back_rope[:, start:end], state, slot, start, watch)
+        hidden = self.backbone.block(x, back_rope[:, start:end], state, slot, start, hook)
         # Tower rows start-1 .. end-2, labelled by rows start .. end-1.
         lagging = torch.cat((state.hidden[slot][None], hidden[:-1]))
         lagging_extra = torch.cat((state.extra[slot][None], extra[:-1]))

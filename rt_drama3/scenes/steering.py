@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rt_drama3.errors import RequestError
-from rt_drama3.model import SpeechModel, StreamState, Watch
+from rt_drama3.model import LayerHook, SpeechModel, StreamState
 from rt_drama3.text.directions import has_directions, shared_tokens, strip_directions
 from rt_drama3.text.prompt import PromptBuilder
 from rt_drama3.text.rules import check_text, flatten, with_speaker_tag
@@ -139,8 +139,8 @@ def fingerprint(model: SpeechModel) -> str:
     return digest.hexdigest()[:32]
 
 
-class Push:
-    """Several steering vectors as one ``Watch``: what a stream adds while its text is read.
+class SteeringVectors:
+    """Several steering vectors as one ``LayerHook``: what a stream adds while its text is read.
 
     Args:
         vectors: by layer, each ``[dim]``, on the model's device.
@@ -149,11 +149,11 @@ class Push:
     def __init__(self, vectors: Mapping[int, Tensor]) -> None:
         self.vectors = dict(vectors)
 
-    def on(self, text_rows: tuple[int, int]) -> Watch:
+    def hook(self, text_rows: tuple[int, int]) -> LayerHook:
         """Adds the vectors to the rows from the first up to the last of a prompt."""
         first, last = text_rows
 
-        def watch(layer: int, start: int, x: Tensor) -> Tensor:
+        def add(layer: int, start: int, x: Tensor) -> Tensor:
             vector = self.vectors.get(layer)
             begin, end = max(first - start, 0), min(last - start, x.shape[0])
             if vector is None or begin >= end:
@@ -162,7 +162,7 @@ class Push:
             moved[begin:end] += vector
             return moved
 
-        return watch
+        return add
 
 
 class SteeringStore:
@@ -245,7 +245,9 @@ class SteeringStore:
             "out, or use a model that reads them"
         )
 
-    def push(self, entries: Iterable[tuple[str | Path | Steering, float]]) -> Push | None:
+    def combine(
+        self, entries: Iterable[tuple[str | Path | Steering, float]]
+    ) -> SteeringVectors | None:
         """What a request with these (vector, strength) pairs adds; None when that is nothing.
 
         Vectors of one layer add up; one with strength 0 is left out.
@@ -262,7 +264,7 @@ class SteeringStore:
             vectors[found.layer] = vectors.get(found.layer, torch.zeros(())) + moved
         model = self._model
         ready = {n: v.to(model.device, model.dtype) for n, v in vectors.items()}
-        return Push(ready) if ready else None
+        return SteeringVectors(ready) if ready else None
 
     def measure(
         self, prompts: PromptBuilder, name: str, direct: str, texts: Sequence[str], layer: int
@@ -380,11 +382,11 @@ def _hidden(model: SpeechModel, rows: Tensor, layer: int) -> Tensor:
     """What a layer puts out for every row of a prompt, ``[T, dim]`` on the host."""
     seen: list[Tensor] = []
 
-    def watch(index: int, start: int, x: Tensor) -> Tensor:
+    def record(index: int, start: int, x: Tensor) -> Tensor:
         if index == layer:
             seen.append(x.float().cpu())
         return x
 
     state = StreamState.allocate(model.config, 1, len(rows), model.device, model.dtype)
-    model.prefill(rows.to(model.device), state, 0, watch=watch)
+    model.prefill(rows.to(model.device), state, 0, hook=record)
     return torch.cat(seen)

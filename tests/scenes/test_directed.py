@@ -315,7 +315,7 @@ def test_steering_changes_the_take_and_strength_0_nothing() -> None:
 def test_steering_moves_only_the_rows_of_the_text() -> None:
     """What the engine reads is what the model reads with the push on those rows."""
     drama = shared_drama()
-    push = drama.steering.push([(vector(), 2.0)])
+    push = drama.steering.combine([(vector(), 2.0)])
     assert push is not None
     past = [("Before.", np.full((3, 20), 4))]
     prompt = drama.prompts.build(PLAIN, history=past)
@@ -324,8 +324,8 @@ def test_steering_moves_only_the_rows_of_the_text() -> None:
     with torch.inference_mode():
         rows, system = torch.from_numpy(prompt.rows), prompt.system_rows
         drama.model.prefill(rows[:system], slots.step.state, 0, block=128)
-        watch = push.on(prompt.text_rows)
-        drama.model.prefill(rows[system:], slots.step.state, 0, system, 128, watch)
+        hook = push.hook(prompt.text_rows)
+        drama.model.prefill(rows[system:], slots.step.state, 0, system, 128, hook)
     slots.rows[0] = len(rows)
     slots.step.configure(0, drama.sampling, 3)
     expected = [frame[1:] for frame in slots.frames(0, 12)]

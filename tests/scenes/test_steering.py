@@ -15,7 +15,14 @@ import rt_drama3
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import RequestError
 from rt_drama3.model import StreamState
-from rt_drama3.scenes.steering import Push, Steering, SteeringStore, directed, fingerprint, measure
+from rt_drama3.scenes.steering import (
+    Steering,
+    SteeringStore,
+    SteeringVectors,
+    directed,
+    fingerprint,
+    measure,
+)
 from rt_drama3.text.directions import strip_directions
 from rt_drama3.text.prompt import PromptBuilder
 from tests.small import SAMPLED, Slots, shared_drama, small_directory
@@ -36,13 +43,16 @@ def vector(store: SteeringStore, name: str = "glad", layer: int = 0, seed: int =
 
 
 def outputs(
-    drama: Drama3, rows: Tensor, push: Push | None = None, text_rows: tuple[int, int] = (0, 0)
+    drama: Drama3,
+    rows: Tensor,
+    push: SteeringVectors | None = None,
+    text_rows: tuple[int, int] = (0, 0),
 ) -> list[Tensor]:
     """What every layer puts out for a prompt, ``[T, dim]`` each."""
     seen: dict[int, list[Tensor]] = {}
-    moves = push.on(text_rows) if push else None
+    moves = push.hook(text_rows) if push else None
 
-    def watch(layer: int, start: int, x: Tensor) -> Tensor:
+    def hook(layer: int, start: int, x: Tensor) -> Tensor:
         if moves is not None:
             x = moves(layer, start, x)
         seen.setdefault(layer, []).append(x.clone())
@@ -50,7 +60,7 @@ def outputs(
 
     state = StreamState.allocate(drama.config, 1, len(rows))
     with torch.inference_mode():
-        drama.model.prefill(rows, state, 0, block=16, watch=watch)
+        drama.model.prefill(rows, state, 0, block=16, hook=hook)
     return [torch.cat(seen[layer]) for layer in range(LAYERS)]
 
 
@@ -154,7 +164,7 @@ def test_where_nothing_can_be_measured_nobody_is_told_to_measure(tmp_path: Path)
     other = SteeringStore(shared_drama(1).model, tmp_path)
     for source in ("glad", vector(other)):
         with pytest.raises(RequestError, match=r"none can be measured.*leave steering out") as told:
-            store.push([(source, 1.0)])
+            store.combine([(source, 1.0)])
         assert "voice steer" not in str(told.value)
     assert drama.steering._measurable
 
@@ -178,9 +188,9 @@ def test_a_vector_of_another_model_is_refused(store: SteeringStore, tmp_path: Pa
     assert other.find("glad")
     for source in ("glad", store.path("glad"), vector(other)):
         with pytest.raises(RequestError, match=r"measured on another model .*measure it again"):
-            store.push([(source, 1.0)])
+            store.combine([(source, 1.0)])
         with pytest.raises(RequestError, match="measured on another model"):
-            store.push([(source, 0)])
+            store.combine([(source, 0)])
 
 
 def damaged(path: Path, **changes: Any) -> None:
@@ -251,7 +261,7 @@ def test_no_name_is_a_path(store: SteeringStore, name: str) -> None:
 def test_an_unknown_name_tells_how_to_make_it(store: SteeringStore) -> None:
     for strength in (1.0, 0.0):
         with pytest.raises(RequestError, match="no steering vector 'glad'; make it with"):
-            store.push([("glad", strength)])
+            store.combine([("glad", strength)])
 
 
 @pytest.mark.parametrize(
@@ -273,15 +283,15 @@ def test_an_unknown_name_tells_how_to_make_it(store: SteeringStore) -> None:
 )
 def test_what_is_no_pair_is_refused(store: SteeringStore, entries: Any) -> None:
     with pytest.raises(RequestError, match="steering"):
-        store.push(entries)
+        store.combine(entries)
 
 
 # Pushing.
 
 
 def test_nothing_and_strength_0_are_off(store: SteeringStore) -> None:
-    assert store.push([]) is None
-    assert store.push([(vector(store), 0), (vector(store, layer=1), 0.0)]) is None
+    assert store.combine([]) is None
+    assert store.combine([(vector(store), 0), (vector(store, layer=1), 0.0)]) is None
 
 
 @pytest.mark.parametrize("layer", range(LAYERS))
@@ -295,7 +305,7 @@ def test_the_rows_of_the_text_move_by_exactly_the_vector(
     rows, (first, last) = torch.from_numpy(prompt.rows), prompt.text_rows
     assert first > 32  # behind the first blocks
     made = vector(store, layer=layer)
-    push = store.push([(made, strength)])
+    push = store.combine([(made, strength)])
     assert push is not None
     plain, moved = outputs(drama, rows), outputs(drama, rows, push, prompt.text_rows)
     step = (strength * made.vector.double()).float()
@@ -312,7 +322,7 @@ def test_the_rows_of_the_text_move_by_exactly_the_vector(
 
 def test_vectors_add_up(store: SteeringStore) -> None:
     one, two, other = (vector(store, layer=n // 2, seed=n) for n in range(3))
-    push = store.push([(one, 2.0), (two, -0.5), (other, 1)])
+    push = store.combine([(one, 2.0), (two, -0.5), (other, 1)])
     assert push is not None
     assert set(push.vectors) == {0, 1}
     both = 2 * one.vector.double() - 0.5 * two.vector.double()
@@ -326,12 +336,12 @@ def test_a_push_changes_what_is_said(store: SteeringStore) -> None:
     rows = torch.from_numpy(prompt.rows)
     takes = []
     for strength in (0.0, 0.0, 4.0):
-        push = store.push([(vector(store), strength)])
+        push = store.combine([(vector(store), strength)])
         slots = Slots(drama.model, 1)
         slots.step.state.reset(0)
-        watch = push.on(prompt.text_rows) if push else None
+        hook = push.hook(prompt.text_rows) if push else None
         with torch.inference_mode():
-            drama.model.prefill(rows, slots.step.state, 0, watch=watch)
+            drama.model.prefill(rows, slots.step.state, 0, hook=hook)
         slots.rows[0] = len(rows)
         slots.step.configure(0, SAMPLED, 3)
         takes.append(slots.frames(0, 12))
