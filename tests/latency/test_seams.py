@@ -83,14 +83,15 @@ def test_a_pause_between_sentences_is_measured(silence: float) -> None:
 def test_the_nano_voice_does_not_stop_between_sentences(nano: object) -> None:
     """What one text is in two pieces sounds like one text: the join is a pause of a reader's."""
     from rt_drama3.drama3 import Drama3
-    from rt_drama3.engine.speech import SpeechRequest
+    from rt_drama3.engine.speech import Audio, Segment, SpeechRequest
 
     assert isinstance(nano, Drama3)
     speech = nano.engine.open(SpeechRequest("The door is open. ", final=False, seed=3))
     speech.push_text("Come in and sit down. ")
     speech.finish()
-    pcm = np.concatenate([chunk.pcm for chunk in speech])
-    (_, first), (_, second) = speech.segments
+    events = list(speech.events())
+    pcm = np.concatenate([event.pcm for event in events if isinstance(event, Audio)])
+    first, second = (event.first_frame for event in events if isinstance(event, Segment))
     assert first == 0
     assert pause(pcm, 2_048 * second, nano.sample_rate) < 700
 

@@ -21,7 +21,7 @@ from rt_drama3_bench import metrics, remote
 from rt_drama3_bench.calibration import Calibration, calibrate
 from rt_drama3_bench.estimates import percentile
 from rt_drama3_bench.local import resample, utterances
-from rt_drama3_bench.local.parts import WINDOW, at_once, in_groups
+from rt_drama3_bench.local.parts import WINDOW, in_batches, in_one_call
 from rt_drama3_bench.metrics import Utterance
 from rt_drama3_bench.result import Result, Verdict
 from rt_drama3_bench.server_process import Served
@@ -62,7 +62,7 @@ def _engine(result: Result, drama: Drama3) -> None:
     spoken: dict[str, list[Utterance]] = {}
     for way in utterances.variants("eager"):
         started = time.monotonic()
-        with Engine(drama.loaded, way.config) as engine, utterances.groups(way.fixed):
+        with Engine(drama.loaded, way.config) as engine:
             engine.wait_until_warm()
             result.preparation[way.name] = time.monotonic() - started
             count = 1 if spoken else TURNS  # of the baselines the audio alone is needed
@@ -97,9 +97,9 @@ def _codec(result: Result, drama: Drama3) -> None:
     once: list[float] = []
     window: list[float] = []
     for _ in range(TURNS):
-        single += in_groups(drama.codec.decode_step, codes, drama.codec.new_state(1), 1)
-        once.append(at_once(drama, codes) / codes.shape[2])
-        window.append(at_once(drama, codes[:, :, :WINDOW]))
+        single += in_batches(drama.codec.decode_step, codes, drama.codec.new_state(1), 1)
+        once.append(in_one_call(drama, codes) / codes.shape[2])
+        window.append(in_one_call(drama, codes[:, :, :WINDOW]))
     one = percentile(single, 0.5)
     whole = percentile(once, 0.5)
     again = percentile(window, 0.5)

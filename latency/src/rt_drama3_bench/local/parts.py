@@ -23,8 +23,9 @@ from rt_drama3_bench.result import Result, Verdict
 
 TEXT = "Thank you for calling. Your order has been shipped and should arrive on Monday."
 CONTEXT, MAX_FRAMES = 1024, 512
-BLOCK = 24  # frames of one side before the other has its turn
-GROUPS = (1, 2, 4)
+TURN = 24  # frames of one variant before the next one has its turn
+GUIDED = "step of a guided stream (two rows), compiled"
+BATCHES = (1, 2, 4)  # frames per call
 WINDOW = 32  # frames that a codec without memory decodes again for every new one
 
 
@@ -43,33 +44,38 @@ def prepare(result: Result, drama: Drama3, sizes: Sequence[int]) -> None:
     """Builds compiled packages where they are missing; how long that took is noted."""
     if drama.model.device.type == "cpu":
         started = time.monotonic()
-        builder = PackageBuilder(drama.model, drama.codec, tuple(sizes), GROUPS)
+        builder = PackageBuilder(drama.model, drama.codec, tuple(sizes), BATCHES)
         builder.start()
         builder.wait()
         result.preparation["compile"] = time.monotonic() - started
 
 
-class Side:
-    """A step of some streams, prefilled, that can be timed frame by frame.
+class TimedStep:
+    """A step of some streams, prefilled, that is timed frame by frame.
 
     Args:
         drama: the checkpoint.
-        streams: at once.
-        fast: compiled, on CUDA captured as well; otherwise eager.
+        streams: rows of the batch.
+        compiled: run compiled, on CUDA captured as well; otherwise eager.
+        guidance: of one guided stream that takes the first two rows; 0 guides none.
     """
 
-    def __init__(self, drama: Drama3, streams: int, fast: bool) -> None:
+    def __init__(self, drama: Drama3, streams: int, compiled: bool, guidance: float = 0.0) -> None:
         self.step = FrameStep(drama.model, streams, CONTEXT, MAX_FRAMES)
         self.rows = torch.from_numpy(drama.prompts.build(TEXT).rows).to(drama.model.device)
-        if fast and drama.model.device.type == "cpu":
+        if compiled and drama.model.device.type == "cpu":
             self.step.use(CompiledStep(self.step, (streams,)))
-        elif fast:
+        elif compiled:
             self.step.use(CapturedStep(self.step, (streams,), self.step.lengths))
         with torch.inference_mode():
             for slot in range(streams):
                 drama.model.prefill(self.rows, self.step.state, slot)
-                self.step.configure(slot, drama.sampling, seed=slot)
+                if not guidance:
+                    self.step.configure(slot, drama.sampling, seed=slot)
+            if guidance:
+                self.step.configure(0, drama.sampling, seed=0, guidance=guidance)
 
+    @torch.inference_mode()
     def frames(self, count: int) -> list[float]:
         """Milliseconds of each frame, from the first frame of the take on, codes on the host."""
         self.step.state.position[:] = len(self.rows)
@@ -91,41 +97,56 @@ def step(
     frames: int = 480,
     compiled: bool = True,
 ) -> None:
-    """Every frame's duration, eager and compiled in turns.
+    """Every frame's duration, all variants in turns.
 
     Args:
-        result: takes what is found.
+        result: receives the measurements.
         model, device: see ``load``.
         streams: batch sizes.
-        frames: of each side.
-        compiled: whether there is a compiled side; the first time that takes minutes.
+        frames: frames to time per variant.
+        compiled: also time the compiled step; the first time, that takes minutes.
     """
     with loaded(result, model, device) as drama:
         if compiled:
             prepare(result, drama, streams)
+        started = time.monotonic()
+        names = ("eager", "compiled") if compiled else ("eager",)
+        steps = {
+            f"step of {size}, {name}": TimedStep(drama, size, name == "compiled")
+            for size in streams
+            for name in names
+        }
+        if compiled and {1, 2} <= {*streams}:
+            steps[GUIDED] = TimedStep(drama, 2, compiled=True, guidance=2.0)
+        for timed in steps.values():
+            timed.frames(TURN)
+        result.preparation["warm-up"] = time.monotonic() - started
+        samples: dict[str, list[float]] = {name: [] for name in steps}
+        for _ in range(max(1, frames // TURN)):
+            for name, timed in steps.items():
+                samples[name] += timed.frames(TURN)
+        for name, times in samples.items():
+            result.add(name, "ms", times)
         frame = 1e3 / drama.codec.config.frame_rate
-        for size in streams:
-            started = time.monotonic()
-            names = ["eager", "compiled"] if compiled else ["eager"]
-            sides = {name: Side(drama, size, name == "compiled") for name in names}
-            for side in sides.values():
-                side.frames(BLOCK)
-            result.preparation[f"warm-up of {size}"] = time.monotonic() - started
-            samples: dict[str, list[float]] = {name: [] for name in names}
-            for _ in range(max(1, frames // BLOCK)):
-                for name, side in sides.items():
-                    samples[name] += side.frames(BLOCK)
-            for name, times in samples.items():
-                result.add(f"step of {size}, {name}", "ms", times)
-            fastest = samples[names[-1]]
-            usual = float(np.median(fastest))
-            share = f"{usual:.2f} ms of a frame of {frame:.1f} ms"
-            result.verdicts.append(
-                Verdict(f"step of {size}: share of real time", usual / frame, 1, detail=share)
-            )
-            if compiled:
-                ratio = float(np.median(samples["eager"])) / usual
-                result.facts[f"step of {size}: eager over compiled"] = ratio
+        _step_ratios(result, {name: float(np.median(ms)) for name, ms in samples.items()}, frame)
+
+
+def _step_ratios(result: Result, medians: dict[str, float], frame: float) -> None:
+    """Judges the medians, ms by variant, against a frame's duration and each other."""
+    for name, usual in medians.items():
+        size, _, kind = name.partition(", ")
+        eager = medians.get(f"{size}, eager")
+        if kind == "compiled" or f"{size}, compiled" not in medians:
+            detail = f"{usual:.2f} ms of a frame of {frame:.1f} ms"
+            share = f"{size}: share of real time"
+            result.verdicts.append(Verdict(share, usual / frame, 1, detail=detail))
+        if kind == "compiled" and eager is not None:
+            name = f"{size}: speed of compiled over eager"
+            result.verdicts.append(Verdict(name, eager / usual, 2, at_least=True))
+    if GUIDED in medians:
+        ratio = medians[GUIDED] / medians["step of 1, compiled"]
+        name = "step of a guided stream over a step of 1, time"
+        result.verdicts.append(Verdict(name, ratio, 2.05))
 
 
 def codec(
@@ -135,40 +156,56 @@ def codec(
     rounds: int = 12,
     compiled: bool = True,
 ) -> None:
-    """Decoding in groups of 1, 2 and 4, all at once, and a window again for every frame.
+    """Decoding 1, 2 and 4 frames per call, all in one call, and a window again for every frame.
 
     Args:
-        result: takes what is found.
+        result: receives the measurements.
         model, device: see ``load``.
-        rounds: takes that are decoded; every group of them is a sample.
-        compiled: whether there are compiled groups, too.
+        rounds: takes to decode; every call is a sample.
+        compiled: also time the compiled codec.
     """
     with loaded(result, model, device) as drama:
         if compiled:
             prepare(result, drama, (1,))
         codes = torch.from_numpy(drama.generate(TEXT, seed=1).codes)[None].to(drama.codec.device)
-        frames = codes.shape[2] - codes.shape[2] % GROUPS[-1]
-        on_cpu = drama.codec.device.type == "cpu"
+        frames = codes.shape[2] - codes.shape[2] % BATCHES[-1]
         ways = {"eager": drama.codec.decode_step}
-        if compiled and on_cpu:
-            ways["compiled"] = CompiledCodec(drama.codec, GROUPS).decode_step
+        if compiled and drama.codec.device.type == "cpu":
+            ways["compiled"] = CompiledCodec(drama.codec, BATCHES).decode_step
         whole, window = codes[:, :, :frames], codes[:, :, :WINDOW]
+        once = f"codec, {frames} frames at once"
+        samples: dict[str, list[float]] = {}
         for turn in range(rounds + 1):
-            kept = result if turn else Result("warm-up")
-            for name, decode in ways.items():
-                for group in GROUPS:
-                    times = in_groups(decode, whole, drama.codec.new_state(1), group)
-                    _extend(kept, f"codec, group of {group}, {name}", times)
-            _extend(kept, f"codec, {frames} frames at once", [at_once(drama, whole)])
-            _extend(kept, f"codec, window of {WINDOW}", [at_once(drama, window)])
-        _codec_ratios(result, frames, list(ways)[-1])
-    resampler = [f for rate in (16_000, 24_000) for f in resample.measure(rate, 300)]
-    _resampler(result, resampler)
+            times = {
+                f"codec, group of {batch}, {name}": in_batches(
+                    decode, whole, drama.codec.new_state(1), batch
+                )
+                for name, decode in ways.items()
+                for batch in BATCHES
+            }
+            times[once] = [in_one_call(drama, whole)]
+            times[f"codec, window of {WINDOW}"] = [in_one_call(drama, window)]
+            if turn:  # the first one is the warm-up
+                for name, found in times.items():
+                    samples.setdefault(name, []).extend(found)
+        for name, found in samples.items():
+            result.add(name, "ms", found)
+        median = {name: float(np.median(found)) for name, found in samples.items()}
+        single = median[f"codec, group of 1, {[*ways][-1]}"]
+        again = median[f"codec, window of {WINDOW}"]
+        unsure = "" if "compiled" in ways else "the limit is for the compiled codec on a CPU"
+        for name, ratio, limit, at_least in (
+            ("1 frame per call over one call", single * frames / median[once], 1.5, False),
+            ("a window again over 1 frame per call", again / single, 8, True),
+        ):
+            name = f"codec: {name}, cost of a frame"
+            result.verdicts.append(Verdict(name, ratio, limit, at_least, unsure=unsure))
+    _resampler(result, [f for rate in (16_000, 24_000) for f in resample.measure(rate, 300)])
 
 
-def resampling(result: Result, rates: Sequence[int] = resample.TO_RATES) -> None:
-    """Our streaming resampler beside soxr HQ."""
-    _resampler(result, [found for rate in rates for found in resample.measure(rate)])
+def resampling(result: Result) -> None:
+    """Our streaming resampler and soxr HQ, at every output rate."""
+    _resampler(result, [found for rate in resample.TO_RATES for found in resample.measure(rate)])
 
 
 def _resampler(result: Result, found: Sequence[resample.Figures]) -> None:
@@ -187,35 +224,18 @@ def _resampler(result: Result, found: Sequence[resample.Figures]) -> None:
             ]
 
 
-def _codec_ratios(result: Result, frames: int, fastest: str) -> None:
-    median = {series.name: float(np.median(series.samples)) for series in result.series}
-    single = median[f"codec, group of 1, {fastest}"]
-    once = median[f"codec, {frames} frames at once"] / frames
-    again = median[f"codec, window of {WINDOW}"]
-    result.facts["codec: groups of 1 over at once, cost of a frame"] = single / once
-    result.facts["codec: a window again over groups of 1, cost of a frame"] = again / single
-
-
-def at_once(drama: Drama3, codes: torch.Tensor) -> float:
+def in_one_call(drama: Drama3, codes: torch.Tensor) -> float:
     """Milliseconds of decoding all frames in one call."""
     started = time.perf_counter()
     drama.codec.decode(codes).cpu()
     return 1e3 * (time.perf_counter() - started)
 
 
-def in_groups(decode: Decode, codes: torch.Tensor, state: CodecState, group: int) -> list[float]:
-    """Milliseconds of each group of so many frames, one after the other."""
+def in_batches(decode: Decode, codes: torch.Tensor, state: CodecState, batch: int) -> list[float]:
+    """Milliseconds of each call that decodes ``batch`` frames, one after the other."""
     times: list[float] = []
-    for first in range(0, codes.shape[2], group):
+    for first in range(0, codes.shape[2], batch):
         started = time.perf_counter()
-        decode(codes[:, :, first : first + group], state).cpu()
+        decode(codes[:, :, first : first + batch], state).cpu()
         times.append(1e3 * (time.perf_counter() - started))
     return times
-
-
-def _extend(result: Result, name: str, times: list[float]) -> None:
-    for series in result.series:
-        if series.name == name:
-            series.samples += times
-            return
-    result.add(name, "ms", times)

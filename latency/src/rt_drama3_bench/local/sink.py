@@ -86,7 +86,7 @@ def sink(
     for kind in kinds:
         try:
             with _made(kind) as made:
-                _play(result, kind, made, spoken, times)
+                play(result, kind, made, spoken, times)
         except (SinkError, RequestError) as error:
             result.notes.append(f"{kind}: left out. {error}")
 
@@ -102,7 +102,8 @@ def _made(kind: str) -> Iterator[Sink]:
             yield make_sink(kind)
 
 
-def _play(result: Result, kind: str, made: Sink, spoken: Utterance, times: int) -> None:
+def play(result: Result, kind: str, made: Sink, spoken: Utterance, times: int) -> None:
+    """Writes an utterance into a sink at its own pace, then stops it in mid-take."""
     writes: list[float] = []
     buffered: list[float] = []
     late: list[float] = []

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 import rt_drama3
 from rt_drama3.drama3 import Drama3
-from rt_drama3.engine import delivery as engine_delivery
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import Audio, SpeechRequest
 from rt_drama3_bench import metrics
-from rt_drama3_bench.local import core
+from rt_drama3_bench.local.ratios import measure as measure_ratios
 from rt_drama3_bench.metrics import Arrival, Utterance
 from rt_drama3_bench.remote import SENTENCE, judge_seams
 from rt_drama3_bench.result import Result, Verdict
@@ -34,44 +32,24 @@ class Variant:
     Attributes:
         name: of it.
         config: settings.
-        fixed: frames of every group but the last; None leaves groups to the engine.
     """
 
     name: str
     config: EngineConfig
-    fixed: int | None = None
 
 
 def variants(mode: str) -> list[Variant]:
     """The baselines; the first is the product as it is."""
-
-    def config(**settings: object) -> EngineConfig:
-        return EngineConfig(**{"step_mode": mode, "max_streams": 1, **settings})  # type: ignore[arg-type]
-
+    product = EngineConfig(step_mode=mode, max_streams=1)
     made = [
-        Variant("growing groups, overlapped", config()),
-        Variant("growing groups, synchronous", config(codec_async=False)),
-        Variant("fixed groups of 1", config(), 1),
-        Variant("fixed groups of 4", config(), 4),
+        Variant("growing groups, overlapped", product),
+        Variant("growing groups, synchronous", replace(product, codec_async=False)),
+        Variant("fixed groups of 1", replace(product, codec_batch_min=1, codec_batch_frames=1)),
+        Variant("fixed groups of 4", replace(product, codec_batch_min=4, codec_batch_frames=4)),
     ]
     if mode != "eager":
-        made.append(Variant("eager step", config(step_mode="eager")))
+        made.append(Variant("eager step", replace(product, step_mode="eager")))
     return made
-
-
-@contextlib.contextmanager
-def groups(fixed: int | None) -> Iterator[None]:
-    """Fixed groups are no setting: nobody wants them. So the engine's decision is replaced."""
-    if fixed is None:
-        yield
-        return
-    delivery: Any = engine_delivery
-    usual = delivery.group_size
-    delivery.group_size = lambda *_, **__: fixed
-    try:
-        yield
-    finally:
-        delivery.group_size = usual
 
 
 def speak(engine: Engine, text: str, seed: int = 1) -> Utterance:
@@ -129,7 +107,7 @@ def engine(
         model, device: see ``load``.
         step_mode: of the product; "eager" leaves the compiled side out.
         times: utterances of each variant; one before them is a warm-up.
-        ratios: measure the core's ratios as well (``latency.core``; CPU and nano alone).
+        ratios: measure the core's ratios as well (compiled, on a CPU).
     """
     started = time.monotonic()
     first = EngineConfig(step_mode=step_mode, max_streams=1)
@@ -146,7 +124,7 @@ def engine(
         result.add("barge in, until the engine is done with the stream", "ms", cuts)
         _judge(result, ours, spoken)
         if ratios and step_mode == "compile" and drama.model.device.type == "cpu":
-            _ratios(result, drama)
+            measure_ratios(result, drama)
 
 
 def _in_turns(drama: Drama3, ways: Sequence[Variant], times: int) -> dict[str, list[Utterance]]:
@@ -157,8 +135,7 @@ def _in_turns(drama: Drama3, ways: Sequence[Variant], times: int) -> dict[str, l
             one.wait_until_warm()
         for turn in range(times + 1):
             for way in ways:
-                with groups(way.fixed):
-                    made = speak(engines[way.name], SENTENCE)
+                made = speak(engines[way.name], SENTENCE)
                 made.label = way.name
                 if turn:
                     spoken[way.name].append(made)
@@ -172,15 +149,3 @@ def _judge(result: Result, ours: Sequence[Utterance], spoken: dict[str, list[Utt
     result.facts["every variant gives the same audio"] = str(same).lower()
     worst = max(metrics.measure(one).underrun_worst_ms for one in ours)
     result.verdicts.append(Verdict("continuity: worst underrun, ms", worst, metrics.TOLERATED))
-
-
-def _ratios(result: Result, drama: Drama3) -> None:
-    bench = core.Bench(drama)
-    result.preparation["packages of the core"] = bench.compile_seconds
-    for measure in core.MEASURES:
-        for ratio in measure(bench):
-            result.verdicts.append(
-                Verdict(ratio.name, ratio.value, ratio.target, ratio.at_least, ratio.detail)
-            )
-            for name, samples in ratio.sides.items():
-                result.add(name, "ms", samples)
