@@ -27,7 +27,7 @@ from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.scheduling import Costs, Estimate
 from rt_drama3.engine.stream import EngineStream
 from rt_drama3.errors import ConfigError, DeviceError
-from rt_drama3.graph_step import FrameOutput, FrameStep
+from rt_drama3.graph_step import CapturedStep, FrameOutput, FrameStep
 from rt_drama3.model import LayerHook, Snapshot, SpeechModel
 from rt_drama3.text.rules import MAX_FRAMES
 
@@ -274,8 +274,6 @@ class FrameMaker:
             self._use_packages(wanted)
 
     def _capture(self, wanted: str) -> None:
-        from rt_drama3.captured_step import CapturedStep
-
         capture = wanted != "compile"
         try:
             self._step.use(CapturedStep(self._step, self._config.sizes, capture=capture))

@@ -17,20 +17,20 @@ from torch import Tensor
 
 from rt_drama3.config import SamplingConfig
 
-HEAD_CANDIDATES = 30  # the law caps the heads, and the redraw, at 30 candidates
+HEAD_CANDIDATES = 30  # the model spec caps the heads, and the redraw, at 30 candidates
 MIN_TEMPERATURE = 1e-5
 MAIN_DRAW, RAS_DRAW, FIRST_HEAD_DRAW = 0, 1, 2
 
 
 def draws_per_frame(num_codebooks: int) -> int:
-    """Uniform numbers that one frame consumes: main, redraw, one per head."""
+    """Returns the uniform numbers that one frame consumes: main, redraw, one per head."""
     return FIRST_HEAD_DRAW + num_codebooks - 1
 
 
 def uniform_noise(
     seed: int, frames: int, draws: int, first_frame: int = 0
 ) -> npt.NDArray[np.float32]:
-    """Uniform numbers in [0, 1) that depend on (seed, frame number, draw number) alone.
+    """Returns uniform numbers in [0, 1) that depend on (seed, frame number, draw number) alone.
 
     Counter based: each number is the SplitMix64 finaliser (Steele, Lea and Flood, "Fast splittable
     pseudorandom number generators", 2014) of its coordinates, mixed in one after another.
@@ -68,10 +68,10 @@ class SlotSampling:
         ras_temperature, ras_top_p: float32 ``[slots]``; ras_top_k: int64 ``[slots]``.
         noise: float32 ``[slots, frames, draws]``.
         frame: int64 ``[slots]``, number of the next frame of the take.
-        directed, undirected: int64 ``[slots]``, how many slots away the directed and the undirected
-            twin of a guided stream are (0 and 1 for the directed one, -1 and 0 for the other); 0
-            and 0 without guidance.
-        guidance: float32 ``[slots]``, strength; 0 is off.
+        conditional, unconditional: int64 ``[slots]``, offsets in slots to the rows of the stream's
+            CFG pair: 0 and 1 for the conditional row, -1 and 0 for the unconditional one, 0 and 0
+            without guidance.
+        guidance: float32 ``[slots]``, CFG strength; 0 is off.
     """
 
     temperature: Tensor
@@ -85,15 +85,15 @@ class SlotSampling:
     ras_top_p: Tensor
     noise: Tensor
     frame: Tensor
-    directed: Tensor
-    undirected: Tensor
+    conditional: Tensor
+    unconditional: Tensor
     guidance: Tensor
 
     @classmethod
     def allocate(
         cls, slots: int, frames: int, num_codebooks: int, device: torch.device | str
     ) -> SlotSampling:
-        """Greedy settings for ``slots`` streams of at most ``frames`` frames."""
+        """Allocates greedy settings for ``slots`` streams of at most ``frames`` frames."""
 
         def full(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.full((slots,), value, device=device, dtype=dtype)
@@ -110,8 +110,8 @@ class SlotSampling:
             ras_top_p=full(1.0),
             noise=torch.zeros(slots, frames, draws_per_frame(num_codebooks), device=device),
             frame=full(0, torch.int64),
-            directed=full(0, torch.int64),
-            undirected=full(0, torch.int64),
+            conditional=full(0, torch.int64),
+            unconditional=full(0, torch.int64),
             guidance=full(0.0),
         )
 
@@ -120,7 +120,7 @@ class SlotSampling:
         return [getattr(self, field.name) for field in fields(self)]
 
     def view(self, start: int, end: int) -> SlotSampling:
-        """A view of slots ``start .. end - 1``."""
+        """Returns a view of slots ``start .. end - 1``."""
         return SlotSampling(*(t[start:end] for t in self.tensors()))
 
     def configure(
@@ -136,9 +136,9 @@ class SlotSampling:
         Args:
             slot: the stream.
             config: its settings.
-            seed: of the take.
-            candidates: size of the main draw, meant by ``top_k`` None.
-            first_frame: frames that the take already has, whose noise is spent.
+            seed: seed of the take.
+            candidates: size of the main draw; ``top_k`` None allows all of them.
+            first_frame: frames that the take already has, whose noise is used up.
         """
         _, frames, draws = self.noise.shape
         noise = uniform_noise(seed, frames, draws, first_frame)
@@ -159,19 +159,19 @@ class SlotSampling:
             (self.ras_temperature, max(config.ras_temperature, MIN_TEMPERATURE)),
             (self.ras_top_k, min(config.ras_top_k, HEAD_CANDIDATES)),
             (self.ras_top_p, _nucleus(config.ras_top_p)),
-            (self.directed, 0),
-            (self.undirected, 0),
+            (self.conditional, 0),
+            (self.unconditional, 0),
             (self.guidance, 0.0),
         ):
             tensor[slot] = value
 
     def guide(self, slot: int, strength: float) -> None:
-        """Makes ``slot`` and ``slot + 1`` the directed and undirected rows of one guided stream.
+        """Makes ``slot`` and ``slot + 1`` a CFG pair: conditional row, then unconditional row.
 
         Both must be configured alike: they then make the same draws from the same logits.
         """
-        self.directed[slot], self.undirected[slot] = 0, 1
-        self.directed[slot + 1], self.undirected[slot + 1] = -1, 0
+        self.conditional[slot], self.unconditional[slot] = 0, 1
+        self.conditional[slot + 1], self.unconditional[slot + 1] = -1, 0
         self.guidance[slot : slot + 2] = strength
 
     def move(self, source: int, target: int) -> None:
@@ -181,14 +181,14 @@ class SlotSampling:
 
 
 def _nucleus(top_p: float) -> float:
-    # 1.0 means everyone: a cumulative sum that rounds above 1 must not drop the tail.
+    # 1.0 keeps every candidate: a cumulative sum that rounds above 1 must not drop the tail.
     return top_p if top_p < 1.0 else float("inf")
 
 
 def kept_prefix(
     probabilities: Tensor, top_p: Tensor, top_k: Tensor, keep_crossing: bool
 ) -> tuple[Tensor, Tensor]:
-    """How many of the sorted candidates stay, and their cumulative probability.
+    """Returns how many of the sorted candidates stay, and their cumulative probability.
 
     Args:
         probabilities: float32 ``[B, K]``, descending, of the full distribution (they need not sum

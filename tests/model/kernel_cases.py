@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rt_drama3.captured_step import CapturedStep
 from rt_drama3.checkpoint.config_files import parse_model_config
 from rt_drama3.checkpoint.tiny_config import tiny_config
 from rt_drama3.config import ModelConfig, SamplingConfig
-from rt_drama3.graph_step import FrameStep
+from rt_drama3.graph_step import CapturedStep, FrameStep, compile_step
 from rt_drama3.model import SpeechModel, kernels
 from rt_drama3.model.moe import FP8_BLOCK, dequantize, swiglu
 from rt_drama3_bench.local.random_model import random_model
@@ -319,7 +318,7 @@ def frames(model: SpeechModel, config: ModelConfig, runner: str | None, count: i
         model.prefill(codes.to(model.device), step.state, slot)
         step.configure(slot, SamplingConfig(), seed=slot)
     if runner is not None:
-        step.use(CapturedStep(step, (2,), compile=True, capture=False, backend=runner))
+        step.use(CapturedStep(step, (2,), unit=compile_step(runner), capture=False))
     made = []
     with torch.inference_mode():
         for _ in range(count):

@@ -301,12 +301,12 @@ def test_slots_are_configured_apart_and_move() -> None:
 def test_a_slot_forgets_the_guidance_it_had() -> None:
     sampling = configured(SAMPLED, slots=2)
     sampling.guide(0, 2.0)
-    assert sampling.directed.tolist() == [0, -1]
-    assert sampling.undirected.tolist() == [1, 0]
+    assert sampling.conditional.tolist() == [0, -1]
+    assert sampling.unconditional.tolist() == [1, 0]
     for slot in range(2):
         sampling.configure(slot, SAMPLED, 0, 65)
-    assert not sampling.directed.any()
-    assert not sampling.undirected.any()
+    assert not sampling.conditional.any()
+    assert not sampling.unconditional.any()
     assert not sampling.guidance.any()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +12,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
-from rt_drama3 import captured_step
-from rt_drama3.captured_step import CapturedStep
+from rt_drama3 import graph_step
 from rt_drama3.checkpoint.config_files import parse_model_config
 from rt_drama3.checkpoint.tiny_config import tiny_config
 from rt_drama3.config import ModelConfig, SamplingConfig
 from rt_drama3.errors import DeviceError
-from rt_drama3.graph_step import FrameStep, StepTensors, frame_step
+from rt_drama3.graph_step import CapturedStep, FrameStep, StepTensors, compile_step, frame_step
 from rt_drama3.model import SpeechModel, kernels
 from rt_drama3_bench.local.gpu_checks import lockstep
 from rt_drama3_bench.local.random_model import random_model
@@ -74,7 +74,7 @@ def frames(step: FrameStep, count: int, streams: int = 2) -> Tensor:
 def test_the_step_is_one_graph(model: SpeechModel) -> None:
     wanted = frames(prepared(model), 6)
     step = prepared(model)
-    step.use(CapturedStep(step, (1, 2), (CONTEXT,), capture=False, backend="eager"))
+    step.use(CapturedStep(step, (1, 2), (CONTEXT,), capture=False, unit=compile_step("eager")))
     found = frames(step, 6)
     assert len(found.unique()) > 4
     assert torch.equal(found, wanted)
@@ -84,17 +84,18 @@ def test_the_step_is_one_graph(model: SpeechModel) -> None:
 def test_the_step_survives_functionalisation(model: SpeechModel) -> None:
     wanted = frames(prepared(model), 6)
     step = prepared(model)
-    step.use(CapturedStep(step, (2,), (CONTEXT,), capture=False, backend="aot_eager"))
+    step.use(CapturedStep(step, (2,), (CONTEXT,), capture=False, unit=compile_step("aot_eager")))
     assert torch.equal(frames(step, 6), wanted)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_guided_stream_beside_a_plain_one_is_the_same_in_one_graph(
+def test_a_guided_stream_next_to_a_plain_one_is_the_same_in_one_graph(
     model: SpeechModel, backend: str
 ) -> None:
     steps = [prepared(model, 3) for _ in range(2)]
-    steps[1].use(CapturedStep(steps[1], (3,), (CONTEXT,), capture=False, backend=backend))
+    unit = compile_step(backend)
+    steps[1].use(CapturedStep(steps[1], (3,), (CONTEXT,), unit=unit, capture=False))
     for step in steps:
         step.configure(1, SAMPLED, seed=3, guidance=2.0)
     wanted, found = (frames(step, 6, 3) for step in steps)
@@ -112,13 +113,14 @@ def test_compilation_refuses_a_graph_break(
         return embed(self, main if main.sum() > 0 else main.clone(), codes)
 
     monkeypatch.setattr(SpeechModel, "embed_rows", peeking)
+    torch._dynamo.reset()  # it keeps what other tests compiled
     with pytest.raises(DeviceError, match=r'could not be compiled .*step_mode = "eager"'):
-        CapturedStep(step, (2,), (CONTEXT,), capture=False, backend="eager")
+        CapturedStep(step, (2,), (CONTEXT,), capture=False, unit=compile_step("eager"))
 
 
 @pytest.mark.parametrize("triton", [False, True], ids=["pytorch", "kernels"])
-def test_the_step_never_looks_at_the_host(triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values do not exist under FakeTensorMode: whoever asks for one fails."""
+def test_the_step_never_syncs_with_the_host(triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values do not exist under FakeTensorMode: code that reads one fails."""
     monkeypatch.setattr(kernels, "usable", lambda x: triton)
     config = config_of()
     rows = torch.zeros(20, 1 + config.num_codebooks, dtype=torch.int64)
@@ -134,22 +136,35 @@ def test_the_step_never_looks_at_the_host(triton: bool, monkeypatch: pytest.Monk
                 model.prefill(rows, step.state, 0)
 
 
-def test_preparing_a_variant_changes_no_stream(model: SpeechModel) -> None:
+def test_construction_advances_no_stream(model: SpeechModel) -> None:
     wanted = frames(prepared(model), 8)
     step = prepared(model)
     first = frames(step, 4)
-    step.use(CapturedStep(step, (2,), (CONTEXT,), capture=False, backend="eager", lazy=True))
+    step.use(CapturedStep(step, (2,), (CONTEXT,), capture=False, unit=compile_step("eager")))
     assert torch.equal(torch.cat((first, frames(step, 4))), wanted)
 
 
+@pytest.mark.slow
+def test_more_variants_are_compiled_than_dynamo_allows_by_default() -> None:
+    """And they run in any thread, although dynamo's settings belong to one."""
+    model = random_model(CONFIGS["few experts"], "cpu", torch.float32, fp8=False)
+    step = FrameStep(model, 3, CONTEXT, 32, lengths=(48, 56))
+    step.use(CapturedStep(step, (1, 2, 3), capture=False, unit=compile_step("eager")))
+    fill(step)
+    wanted = FrameStep(model, 3, CONTEXT, 32)
+    fill(wanted)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(frames, step, 3, 3).result()
+    assert torch.equal(found, frames(wanted, 3, 3))
+
+
 class FakeCuda:
-    """What CapturedStep asks of ``torch.cuda``; a graph replays the unit it saw."""
+    """The part of ``torch.cuda`` that CapturedStep uses; a graph replays the unit it saw."""
 
     def __init__(self) -> None:
         self.calls: list[StepTensors] = []
         self.captures: list[tuple[int, int]] = []
         self.pools: set[object] = set()
-        self.on_side = False
         self.fail = False
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,9 +186,7 @@ class FakeCuda:
 
         @contextmanager
         def stream(_: Stream) -> Iterator[None]:
-            fake.on_side = True
             yield
-            fake.on_side = False
 
         @contextmanager
         def graph(
@@ -181,7 +194,7 @@ class FakeCuda:
         ) -> Iterator[None]:
             assert capture_error_mode == "thread_local"
             before = len(fake.calls)
-            assert before >= captured_step.WARM_UPS
+            assert before >= graph_step.WARM_UPS
             if fake.fail:
                 raise RuntimeError("operation not permitted\nwhen stream is capturing")
             yield
@@ -191,22 +204,19 @@ class FakeCuda:
             fake.captures.append((target.tensors.state.slots, len(target.tensors.column)))
             fake.pools.add(pool)
 
-        def unit(name: str, backend: str) -> captured_step.Unit:
-            def run(model: SpeechModel, tensors: StepTensors) -> None:
-                fake.calls.append(tensors)
-                fake.model = model
-                frame_step(model, tensors)
+        def unit(model: SpeechModel, tensors: StepTensors) -> None:
+            fake.calls.append(tensors)
+            fake.model = model
+            frame_step(model, tensors)
 
-            return run
-
-        cuda = captured_step.torch.cuda
+        cuda = graph_step.torch.cuda
         monkeypatch.setattr(cuda, "Stream", Stream)
         monkeypatch.setattr(cuda, "CUDAGraph", Graph)
         monkeypatch.setattr(cuda, "graph", graph)
         monkeypatch.setattr(cuda, "stream", stream)
         monkeypatch.setattr(cuda, "current_stream", Stream)
         monkeypatch.setattr(cuda, "graph_pool_handle", object)
-        monkeypatch.setattr(captured_step, "compiled_unit", unit)
+        monkeypatch.setattr(graph_step, "compile_step", lambda: unit)
 
     model: SpeechModel
 
@@ -236,20 +246,19 @@ def test_variants_are_captured_largest_first_in_one_pool(
     before = len(cuda.calls)
     assert torch.equal(frames(step, 6, streams=3), wanted)
     assert len(cuda.calls) == before  # replays only
-    assert captured.prepare(4, CONTEXT) is captured.prepare(4, CONTEXT)
 
 
-def test_one_length_is_enough_for_kernels_that_stop_by_themselves(
+def test_one_length_is_enough_for_kernels_that_stop_at_the_position(
     model: SpeechModel, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = prepared(model)
     on_cuda(monkeypatch)
     CapturedStep(step, (2,))
     assert cuda.captures == [(2, CONTEXT), (2, 32)]
-    monkeypatch.setattr(captured_step.kernels, "usable", lambda x: True)
     cuda.captures.clear()
-    CapturedStep(step, (2,), lazy=True)
-    assert captured_step._lengths(step) == (CONTEXT,)
+    monkeypatch.setattr(kernels, "usable", lambda x: x is step.state.hidden)
+    CapturedStep(step, (2,))
+    assert cuda.captures == [(2, CONTEXT)]
 
 
 def test_a_failed_capture_names_the_setting_and_leaves_the_streams(
@@ -260,8 +269,8 @@ def test_a_failed_capture_names_the_setting_and_leaves_the_streams(
     on_cuda(monkeypatch)
     cuda.fail = True
     message = (
-        r"2 streams and 64 rows could not be captured as a CUDA graph "
-        r'\(RuntimeError: operation not permitted\); step_mode = "compile" or "eager"'
+        r"2 slots and 64 rows could not be captured as a CUDA graph "
+        r'\(RuntimeError: operation not permitted\); use step_mode = "compile" or "eager"'
     )
     with pytest.raises(DeviceError, match=message):
         CapturedStep(step, (1, 2), (CONTEXT,))
@@ -280,10 +289,11 @@ def test_capture_needs_cuda(model: SpeechModel) -> None:
 def test_all_forms_give_the_same_codes_on_a_gpu(fp8: bool, compile: bool, capture: bool) -> None:
     model = random_model(config_of(), "cuda", torch.float32, fp8)
     steps = [FrameStep(model, 2, 256, 200, lengths=(128,)) for _ in range(2)]
-    steps[1].use(CapturedStep(steps[1], (1, 2), compile=compile, capture=capture))
+    unit = compile_step() if compile else frame_step
+    steps[1].use(CapturedStep(steps[1], (1, 2), unit=unit, capture=capture))
     for step in steps:
         fill(step)
-    # A draw may fall so near to a border that the last bit of a product decides.
+    # A draw may fall so close to a border that the last bit of a product decides.
     assert len(lockstep(steps, 200)[0, 1]) <= 2
 
 
@@ -302,7 +312,7 @@ def test_guidance_gives_the_same_codes_in_all_forms_on_a_gpu() -> None:
 
 
 @pytest.mark.gpu
-def test_company_does_not_change_a_stream_on_a_gpu() -> None:
+def test_other_streams_do_not_change_a_stream_on_a_gpu() -> None:
     """At one batch size a stream's bits are its own, in bfloat16 too."""
     model = random_model(config_of(), "cuda", torch.bfloat16, fp8=True)
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rt_drama3.captured_step import CapturedStep
 from rt_drama3.config import ModelConfig
-from rt_drama3.graph_step import FrameStep
+from rt_drama3.graph_step import CapturedStep, FrameStep, compile_step
 from rt_drama3.model import SpeechModel, kernels
 from rt_drama3.model.moe import MoE, dequantize, swiglu
 from rt_drama3_bench.local.device_bench import GREEDY, SAMPLED, Bench, random_rows, speak
@@ -136,10 +135,10 @@ def _frames(bench: Bench) -> int:
 
 
 def _parity(bench: Bench, model: SpeechModel) -> dict[str, dict[tuple[int, int], list[int]]]:
-    backend = "eager" if bench.dry else "inductor"
+    unit = compile_step("eager" if bench.dry else "inductor")
     steps = [FrameStep(model, 2, 512, 1024) for _ in range(2 if bench.dry else 3)]
     for step, capture in zip(steps[1:], (False, True), strict=False):
-        step.use(CapturedStep(step, (2,), step.lengths[-1:], capture=capture, backend=backend))
+        step.use(CapturedStep(step, (2,), step.lengths[-1:], unit=unit, capture=capture))
     found = {}
     for kind, sampling in (("greedy", GREEDY), ("sampled", SAMPLED)):
         for step in steps:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rt_drama3.captured_step import CapturedStep
 from rt_drama3.checkpoint.memory import plan
 from rt_drama3.codec import CodecState
 from rt_drama3.config import ModelConfig
-from rt_drama3.graph_step import FrameStep
+from rt_drama3.graph_step import CapturedStep, FrameStep, compile_step
 from rt_drama3.model import SpeechModel, kernels
 from rt_drama3.model.backbone import BackboneLayer
 from rt_drama3.model.moe import MoE
@@ -66,8 +65,8 @@ def measure_step(
         step,
         (streams,),
         step.lengths[-1:],
+        unit=compile_step("eager" if bench.dry else "inductor"),
         capture=not bench.dry,
-        backend="eager" if bench.dry else "inductor",
     )
     bench.synchronize()
     found["prepared_s"] = time.perf_counter() - started

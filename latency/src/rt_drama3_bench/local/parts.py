@@ -12,12 +12,11 @@ import rt_drama3
 from rt_drama3.aot.builder import PackageBuilder
 from rt_drama3.aot.codec import CompiledCodec
 from rt_drama3.aot.step import CompiledStep
-from rt_drama3.captured_step import CapturedStep
 from rt_drama3.codec import CodecState
 from rt_drama3.codec_stream import Decode
 from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
-from rt_drama3.graph_step import FrameStep
+from rt_drama3.graph_step import CapturedStep, FrameStep
 from rt_drama3_bench.local import resample
 from rt_drama3_bench.result import Result, Verdict
 
