@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # Tests of the compiled step ask for it; no other test may start a build in the background.
 os.environ.setdefault("RT_DRAMA3_STEP_MODE", "eager")
 
+# Event loops check what asyncio only checks in debug mode: calls from other threads, above all.
+os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
+
 # Small models are slower, not faster, on more threads, and machines that run tests are shared.
 torch.set_num_threads(1)
 
