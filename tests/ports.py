@@ -1,4 +1,4 @@
-"""A port of this machine that nobody listens on."""
+"""A free port of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """Its number; the system gives it to nobody else for a while."""
+    """Its number; the system does not give it out again for a while."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -231,7 +231,7 @@ class Frames:
         assert self._waiting.wait(WAIT), "no frame came"
 
     def allow(self, count: int = 1) -> None:
-        """Lets so many frames pass."""
+        """Lets this number of frames pass."""
         assert self._permits is not None
         self._permits.release(count)
 

@@ -24,7 +24,7 @@ PHRASES = {
     r"\bbeside\b": "next to, alongside or while",
     r"\bso (?:many|much)\b": "the number, or a comparison",
     r"\b(?:to|of|for|from|with|than|at|by) who\b": "clients that, callers that",
-    r"(?:^|[.:;] )(?-i:Who)\b(?![^.]*\?)": "clients that, the stream that",
+    r"(?:^|(?<=[.:;] ))(?-i:Who)\b(?![^.]*\?)": "clients that, the stream that",
     r"^(?-i:Of) (?:the|a|an|all|every|each|what|it)\b": "the noun itself: Random seed.",
     r"\b(?:go|goes|went|going|gone) on\b": "continue",
     r"\banew\b": "again, from scratch",
@@ -37,22 +37,19 @@ PHRASES = {
         "StepRunner, Prefiller, SteeringStore, TextBuffer, SpeechSender"
     ),
 }
-FOREIGN = re.compile("|".join(f"({phrase})" for phrase in PHRASES), re.IGNORECASE)
+FOREIGN = re.compile(
+    "|".join(f"({phrase})" for phrase in PHRASES).replace(" ", r"\s"), re.IGNORECASE
+)
 INSTEAD = list(PHRASES.values())
 
 # What is still to be rewritten, by room. These numbers only fall.
 KNOWN: dict[str, int] = {
-    ".ci/run": 1,
-    "CHANGELOG.md": 23,
-    "CONTRIBUTING.md": 2,
-    "README.md": 3,
     "clients/examples": 1,
     "clients/livekit": 2,
     "clients/pipecat": 11,
     "clients/python": 83,
     "clients/web": 71,
     "docs/directed.md": 6,
-    "docs/engine.md": 13,
     "docs/integrations": 24,
     "docs/latency.md": 14,
     "docs/model.md": 5,
@@ -60,47 +57,39 @@ KNOWN: dict[str, int] = {
     "docs/protocol.md": 23,
     "docs/server.md": 19,
     "docs/sinks.md": 11,
-    "latency/src": 91,
-    "pyproject.toml": 1,
+    "latency/src": 54,
     "rt_drama3/aot": 10,
     "rt_drama3/audio": 14,
-    "rt_drama3/checkpoint": 12,
-    "rt_drama3/cli": 49,
+    "rt_drama3/checkpoint": 11,
     "rt_drama3/codec": 5,
     "rt_drama3/codec_stream.py": 1,
-    "rt_drama3/drama3.py": 2,
-    "rt_drama3/engine": 111,
-    "rt_drama3/graph_step.py": 0,
-    "rt_drama3/model": 12,
+    "rt_drama3/engine": 97,
+    "rt_drama3/model": 10,
     "rt_drama3/obs": 4,
     "rt_drama3/protocol": 59,
-    "rt_drama3/scenes": 24,
-    "rt_drama3/server": 127,
+    "rt_drama3/scenes": 22,
+    "rt_drama3/server": 99,
     "rt_drama3/sinks": 56,
     "rt_drama3/system": 1,
-    "rt_drama3/text": 21,
-    "rt_drama3/ws_server.py": 5,
+    "rt_drama3/text": 5,
     "tests/aot": 6,
     "tests/audio": 9,
-    "tests/checkpoint": 11,
-    "tests/cli": 15,
+    "tests/checkpoint": 10,
+    "tests/cli": 2,
     "tests/clients": 70,
     "tests/codec": 6,
-    "tests/engine": 94,
+    "tests/engine": 91,
     "tests/fuzz": 8,
     "tests/integrations": 18,
-    "tests/latency": 30,
+    "tests/latency": 28,
     "tests/model": 8,
     "tests/obs": 1,
-    "tests/oracles": 2,
-    "tests/ports.py": 2,
     "tests/protocol": 17,
-    "tests/scenes": 23,
-    "tests/server": 63,
+    "tests/scenes": 21,
+    "tests/server": 61,
     "tests/sinks": 33,
-    "tests/small.py": 1,
-    "tests/step": 16,
-    "tests/text": 13,
+    "tests/step": 13,
+    "tests/text": 1,
     "tests/training": 6,
     "training": 43,
 }
@@ -116,9 +105,10 @@ def findings(*paths: str) -> Iterator[tuple[Passage, re.Match[str]]]:
 
 
 def shown(passage: Passage, match: re.Match[str]) -> str:
-    around = passage.text[max(0, match.start() - 40) : match.end() + 40]
+    line = passage.line + passage.text.count("\n", 0, match.start())
+    around = passage.text[max(0, match.start() - 40) : match.end() + 40].replace("\n", " ")
     instead = INSTEAD[(match.lastindex or 1) - 1]
-    return f"{passage.path}:{passage.line}: {match[0].strip()!r} in «{around}»; write: {instead}"
+    return f"{passage.path}:{line}: {match[0].strip()!r} in «{around}»; write: {instead}"
 
 
 def room_of(path: str) -> str:

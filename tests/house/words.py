@@ -23,7 +23,7 @@ STRINGS = {
 
 @dataclass(frozen=True)
 class Passage:
-    """A stretch of prose on one line of spaces, and the line where it starts."""
+    """A stretch of prose without indentation, and the line where it starts."""
 
     path: str
     line: int
@@ -64,7 +64,7 @@ def _python(path: Path) -> Iterator[Passage]:
                 comment.append(token.string.lstrip("#: "))
                 continue
             if comment and token.type not in (tokenize.NL, tokenize.NEWLINE):
-                yield Passage(name, start, " ".join(comment))
+                yield Passage(name, start, "\n".join(comment))
                 comment = []
             if token.type == tokenize.NAME:
                 if token.string not in names:
@@ -77,7 +77,12 @@ def _python(path: Path) -> Iterator[Passage]:
 
 def _unquoted(string: str) -> str:
     text = re.sub(r"^[a-zA-Z]*(\"\"\"|'''|\"|')|(\"\"\"|'''|\"|')$", "", string)
-    return re.sub(r"\s+", " ", text.replace("\\n", " "))
+    return flush(text.replace("\\n", " "))
+
+
+def flush(text: str) -> str:
+    """Without indentation and repeated spaces; line breaks stay, so that lines can be counted."""
+    return re.sub(r"\s+", lambda space: "\n" * space[0].count("\n") or " ", text)
 
 
 def _text(path: Path) -> Iterator[Passage]:
@@ -88,5 +93,5 @@ def _text(path: Path) -> Iterator[Passage]:
     line = 1
     for part in re.split(r"(\n\s*\n)", text):
         marks = re.sub(r"(?m)^\s*(?://|\*|#|>)+ ?", "", part)
-        yield Passage(str(path.relative_to(ROOT)), line, re.sub(r"\s+", " ", marks).strip())
+        yield Passage(str(path.relative_to(ROOT)), line, flush(marks).strip())
         line += part.count("\n")

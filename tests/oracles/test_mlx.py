@@ -294,7 +294,7 @@ def test_sampled_codes(make_pair: MakePair, sampling: SamplingConfig) -> None:
 
 
 def test_repetition_aware_redraw(make_pair: MakePair) -> None:
-    """Goes on where an audio turn broke off, so that the window is full of the prompt's own codes.
+    """Continues an audio turn that broke off: the window is full of the prompt's own codes.
 
     With and without the redraw the takes differ, on both sides alike.
     """

@@ -102,7 +102,9 @@ CROSSING = from_probabilities(0.5, 0.3, 0.15, 0.04, 0.01)
     ("top_p", "main", "head"),
     [(0.45, 1, 1), (0.55, 2, 1), (0.81, 3, 2), (0.94, 3, 2), (0.96, 4, 3), (0.995, 5, 4)],
 )
-def test_crossing_token_stays_on_main_and_goes_on_heads(top_p: float, main: int, head: int) -> None:
+def test_crossing_token_stays_on_main_and_is_dropped_on_heads(
+    top_p: float, main: int, head: int
+) -> None:
     assert check("main", CROSSING, settings(top_p=top_p)) == main
     assert check("head", CROSSING, settings(top_p=top_p)) == head
 
