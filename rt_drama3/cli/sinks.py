@@ -74,7 +74,7 @@ def _find_devices() -> tuple[list[AudioDevice], list[VirtualMic], list[str]]:
         finally:
             portaudio.end(audio)
         if not any(device.outputs for device in found):
-            notes.append(portaudio.nothing_plays())
+            notes.append(portaudio.no_output_message())
     except SinkError as error:
         notes.append(str(error))
     if sys.platform == "linux":

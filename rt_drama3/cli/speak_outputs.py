@@ -189,7 +189,7 @@ def opened(specs: Sequence[str], rate: int) -> Iterator[Sink]:
         RequestError: a spec is invalid.
     """
     from rt_drama3.sinks import PcmFormat, Tee, make_sink
-    from rt_drama3.sinks.tee import together
+    from rt_drama3.sinks.tee import combined
 
     made = [make_sink(spec) for spec in specs]
     tee = Tee(made, lambda *_: None)  # failures are reported once, below
@@ -210,7 +210,7 @@ def opened(specs: Sequence[str], rate: int) -> Iterator[Sink]:
             release_stdout()
     failures = list(tee.errors.values()) or failures
     if failures:
-        raise together(failures)
+        raise combined(failures)
 
 
 def _check_inputs(out: Path, inputs: Sequence[Path]) -> None:

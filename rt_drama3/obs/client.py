@@ -1,8 +1,8 @@
-"""ObsClient: the little of obs-websocket's protocol 5 that setting up sources needs.
+"""ObsClient: the part of the obs-websocket 5 protocol that setting up sources needs.
 
-Written from the protocol's published document. The libraries there are bring a second WebSocket
-implementation or read settings from files of their own; this is one connection, a few requests, and
-every wait bounded.
+Written from the published protocol document. The existing libraries depend on a second WebSocket
+implementation or read settings from their own files; this is one connection, a few requests, and a
+timeout for every wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import time
-from types import TracebackType
 from typing import Any, Self
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI, WebSocketException
@@ -23,28 +22,28 @@ from rt_drama3.errors import RtDrama3Error
 
 URL = "ws://127.0.0.1:4455"
 RPC_VERSION = 1
-LARGEST = 4 << 20  # bytes of a message: a list of all devices is some kilobytes
+MAX_MESSAGE = 4 << 20  # bytes; a list of all devices has a few kilobytes
 HELLO, IDENTIFY, IDENTIFIED, REQUEST, RESPONSE = 0, 1, 2, 6, 7
 _JSON = Subprotocol("obswebsocket.json")
 # Close codes of obs-websocket.
 _AUTHENTICATION_FAILED, _WRONG_VERSION = 4009, 4010
-NOT_FOUND = 600  # status of a request that names what does not exist
+NOT_FOUND = 600  # status of a request for something that does not exist
 
 
 class ObsError(RtDrama3Error):
-    """OBS cannot be reached, or does not do what it was asked."""
+    """OBS cannot be reached, or a request failed."""
 
 
 class RequestFailed(ObsError):  # noqa: N818 - the name is the condition
-    """OBS answered a request with an error.
+    """OBS responded to a request with an error.
 
     Attributes:
-        code: ``RequestStatus`` of obs-websocket.
+        code: obs-websocket's ``RequestStatus``.
     """
 
     def __init__(self, request: str, code: int, comment: str) -> None:
-        said = f": {comment}" if comment else ""
-        super().__init__(f"OBS refused {request} (code {code}){said}.")
+        reason = f": {comment}" if comment else ""
+        super().__init__(f"OBS refused {request} (code {code}){reason}.")
         self.code = code
 
 
@@ -52,15 +51,15 @@ class ObsClient:
     """A connection to OBS; a context manager.
 
     Args:
-        url: of its WebSocket server.
-        password: of it; None where it asks for none.
-        seconds: for the connection, and again for each answer.
+        url: address of its WebSocket server.
+        password: its password; None if it requires none.
+        seconds: timeout for connecting, and for each response.
 
     Attributes:
-        version: of obs-websocket, as it says.
+        version: obs-websocket's version as reported by the server.
 
     Raises:
-        ObsError: OBS cannot be reached, the password is wrong, or its version does not fit.
+        ObsError: OBS cannot be reached, the password is wrong, or its version is not supported.
     """
 
     def __init__(self, url: str = URL, password: str | None = None, seconds: float = 5.0) -> None:
@@ -72,18 +71,18 @@ class ObsClient:
             self._until_closed = until_closed.pop_all()
 
     def request(self, kind: str, **data: Any) -> dict[str, Any]:
-        """Asks for something and waits for the answer.
+        """Sends a request and waits for its response.
 
         Args:
             kind: name of the request.
             data: its fields.
 
         Returns:
-            The fields of the answer.
+            The fields of the response.
 
         Raises:
             RequestFailed: OBS refused.
-            ObsError: the connection ended, or no answer came.
+            ObsError: the connection was closed, or the response timed out.
         """
         self._number += 1
         name = str(self._number)
@@ -91,34 +90,29 @@ class ObsClient:
         self._send(REQUEST, message)
         deadline = time.monotonic() + self._seconds
         while True:
-            answer = self._take(RESPONSE, deadline, f"the answer to {kind}")
+            answer = self._receive(RESPONSE, deadline, f"the response to {kind}")
             if answer.get("requestId") == name:
                 break
         status = answer.get("requestStatus")
         if not isinstance(status, dict):
-            raise self._odd(f"an answer to {kind} without a status")
+            raise self._invalid(f"a response to {kind} without a status")
         if status.get("result") is not True:
             code = status.get("code")
             comment = str(status.get("comment") or "").strip().rstrip(".")
             raise RequestFailed(kind, code if isinstance(code, int) else 0, comment[:200])
         found = answer.get("responseData") or {}
         if not isinstance(found, dict):
-            raise self._odd(f"an answer to {kind} that is no object")
+            raise self._invalid(f"a response to {kind} that is not an object")
         return found
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._until_closed.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
     def _connect(self, until_closed: contextlib.ExitStack) -> ClientConnection:
@@ -129,28 +123,28 @@ class ObsClient:
                     subprotocols=[_JSON],
                     open_timeout=self._seconds,
                     close_timeout=1,
-                    max_size=LARGEST,
+                    max_size=MAX_MESSAGE,
                     proxy=None,
                 )
             )
         except InvalidURI as error:
             raise ObsError(
-                f"{self._url!r} is no address of a WebSocket; write ws://HOST:4455."
+                f"{self._url!r} is not a WebSocket address; use ws://HOST:4455."
             ) from error
         except (InvalidHandshake, EOFError) as error:
             raise ObsError(
-                f"what answers at {self._url} is not obs-websocket; see Tools, WebSocket Server "
+                f"the server at {self._url} is not obs-websocket; see Tools, WebSocket Server "
                 "Settings in OBS for its port."
             ) from error
         except (OSError, TimeoutError, WebSocketException) as error:
             raise ObsError(
-                f"OBS does not answer at {self._url}: start OBS 28 or newer and enable its "
+                f"OBS does not respond at {self._url}: start OBS 28 or newer and enable its "
                 "WebSocket server (Tools, WebSocket Server Settings)."
             ) from error
 
     def _identify(self, password: str | None) -> str:
         deadline = time.monotonic() + self._seconds
-        hello = self._take(HELLO, deadline, "its greeting")
+        hello = self._receive(HELLO, deadline, "Hello")
         version = str(hello.get("obsWebSocketVersion", "of unknown version"))[:40]
         rpc = hello.get("rpcVersion")
         if not isinstance(rpc, int) or rpc < RPC_VERSION:
@@ -160,23 +154,23 @@ class ObsClient:
         if challenge is not None:
             if not password:
                 raise ObsError(
-                    "OBS asks for a password: give --password, or set RT_DRAMA3_OBS_PASSWORD "
+                    "OBS requires a password: set RT_DRAMA3_OBS_PASSWORD or use --password "
                     "(Tools, WebSocket Server Settings, Show Connect Info)."
                 )
             if not isinstance(challenge, dict):
-                raise self._odd("a challenge that is no object")
+                raise self._invalid("a challenge that is not an object")
             salt, word = str(challenge.get("salt", "")), str(challenge.get("challenge", ""))
             identify["authentication"] = authentication(password, salt, word)
         self._send(IDENTIFY, identify)
         try:
-            self._take(IDENTIFIED, deadline, "its welcome")
+            self._receive(IDENTIFIED, deadline, "Identified")
         except ObsError as error:
             code = getattr(error.__cause__, "rcvd", None)
             code = None if code is None else code.code
             if code == _AUTHENTICATION_FAILED:
                 raise ObsError(
-                    "OBS does not accept the password; it is shown under Tools, WebSocket Server "
-                    "Settings, Show Connect Info."
+                    "OBS rejected the password; Tools, WebSocket Server Settings, Show Connect "
+                    "Info shows it."
                 ) from error
             if code == _WRONG_VERSION:
                 raise self._wrong_version(version) from error
@@ -187,10 +181,10 @@ class ObsClient:
         try:
             self._socket.send(json.dumps({"op": op, "d": data}))
         except (ConnectionClosed, OSError) as error:
-            raise self._ended() from error
+            raise self._closed() from error
 
-    def _take(self, op: int, deadline: float, what: str) -> dict[str, Any]:
-        """The data of the next message of that kind; others are events, and skipped."""
+    def _receive(self, op: int, deadline: float, what: str) -> dict[str, Any]:
+        """Returns the data of the next message with that opcode; skips others, such as events."""
         while True:
             try:
                 text = self._socket.recv(timeout=max(0.0, deadline - time.monotonic()))
@@ -199,32 +193,32 @@ class ObsClient:
                     f"OBS did not send {what} within {self._seconds:g} s; is it showing a dialog?"
                 ) from error
             except (ConnectionClosed, OSError) as error:
-                raise self._ended() from error
+                raise self._closed() from error
             try:
                 message = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise self._odd("a message that is not JSON") from error
+                raise self._invalid("a message that is not JSON") from error
             data = message.get("d") if isinstance(message, dict) else None
             if not isinstance(data, dict):
-                raise self._odd("a message without data")
+                raise self._invalid("a message without data")
             if message.get("op") == op:
                 return data
 
-    def _ended(self) -> ObsError:
-        return ObsError(f"OBS ended the connection to {self._url}; try again.")
+    def _closed(self) -> ObsError:
+        return ObsError(f"OBS closed the connection to {self._url}; try again.")
 
-    def _odd(self, what: str) -> ObsError:
+    def _invalid(self, what: str) -> ObsError:
         return ObsError(f"{self._url} sent {what}; it is not obs-websocket 5.")
 
     def _wrong_version(self, version: str) -> ObsError:
         return ObsError(
-            f"obs-websocket {version} does not speak protocol version {RPC_VERSION}; use OBS 28 or "
-            "newer, which brings obs-websocket 5."
+            f"obs-websocket {version} does not support protocol version {RPC_VERSION}; use OBS 28 "
+            "or newer, which includes obs-websocket 5."
         )
 
 
 def authentication(password: str, salt: str, challenge: str) -> str:
-    """The answer to a challenge: base64(sha256(base64(sha256(password + salt)) + challenge))."""
+    """Answers a challenge: base64(sha256(base64(sha256(password + salt)) + challenge))."""
     secret = _hashed(password + salt)
     return _hashed(secret + challenge)
 

@@ -1,7 +1,7 @@
-"""Which sources OBS needs to hear the server, and how they are added, updated and removed.
+"""Adds, updates and removes the OBS sources that play the server's speech.
 
-Everything may be done twice: a source that is there gets the settings, one that is in the scene is
-not added again.
+All operations are idempotent: an existing source gets the settings, and is not added to a scene
+that already has it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ INPUTS = (PAGE, MIC)
 NAMES = {PAGE: "rt-drama3", MIC: "rt-drama3 microphone"}  # in OBS
 PAGE_URL = "http://127.0.0.1:8035/obs"
 BROWSER = "browser_source"
-# By system: what records from a device.
+# The kind of input that records from a device, by system.
 CAPTURES = ("pulse_input_capture", "coreaudio_input_capture", "wasapi_input_capture")
-# Names of the devices that a virtual microphone has there; see sinks.microphone.
+# Device names of the virtual microphone on these systems; see sinks.microphone.
 DEVICES = {
     "pulse_input_capture": "rt-drama3",
     "coreaudio_input_capture": "BlackHole",
@@ -32,13 +32,13 @@ TRANSPARENT = "body { background-color: rgba(0, 0, 0, 0); margin: 0; overflow: h
 
 @dataclass(frozen=True)
 class Change:
-    """What was done in OBS.
+    """A change that was made in OBS.
 
     Attributes:
         what: "added", "updated" or "removed".
-        source: its name in OBS.
-        scene: it is in; "" when it was removed.
-        note: what to know, or "".
+        source: name of the source in OBS.
+        scene: scene it is in; "" if it was removed.
+        note: a hint for the user, or "".
     """
 
     what: str
@@ -56,25 +56,25 @@ def set_up(
     key: str | None = None,
     device: str | None = None,
 ) -> list[Change]:
-    """Adds sources to a scene, or brings them up to date.
+    """Adds sources to a scene, or updates them.
 
     Args:
-        obs: connected.
-        inputs: of ``INPUTS``.
-        scene: its name; None is the one that is on air.
-        page: address of the server's page. Beside the microphone it shows captions alone.
-        key: of the server; OBS keeps it with its scenes.
-        device: a part of the microphone's name; None is the usual one of OBS's system.
+        obs: a connected client.
+        inputs: elements of ``INPUTS``.
+        scene: name of the scene; None for the current program scene.
+        page: address of the server's page. Together with the microphone it only shows captions.
+        key: API key of the server; OBS stores it in its scene collection.
+        device: part of the microphone's name; None for the default of OBS's system.
 
     Raises:
-        ObsError: OBS cannot do it.
+        ObsError: a request failed, or OBS lacks what is needed.
     """
     scene = _scene(obs, scene)
     kinds = _strings(obs.request("GetInputKindList", unversioned=True), "inputKinds")
     changes = []
     for wanted in dict.fromkeys(inputs):
         if wanted == PAGE:
-            address = page_address(page, key, silent=MIC in inputs)
+            address = page_address(page, key, muted=MIC in inputs)
             changes.append(_page(obs, scene, kinds, address))
         elif wanted == MIC:
             changes.append(_microphone(obs, scene, kinds, device))
@@ -83,11 +83,11 @@ def set_up(
     return changes
 
 
-def page_address(page: str, key: str | None = None, *, silent: bool = False) -> str:
-    """The page's address with what it is to know; the key is where no server gets to see it."""
+def page_address(page: str, key: str | None = None, *, muted: bool = False) -> str:
+    """Returns the page's address with its settings; the key is in the fragment: it is not sent."""
     parts = urlsplit(page)
     query, fragment = parts.query, parts.fragment
-    if silent:
+    if muted:
         query = f"{query}&volume=0" if query else "volume=0"
     if key:
         fragment = f"key={quote(key, safe='')}"
@@ -98,7 +98,7 @@ def remove(obs: ObsClient) -> list[Change]:
     """Removes the sources that ``set_up`` adds, from all scenes.
 
     Raises:
-        ObsError: OBS cannot do it.
+        ObsError: a request failed.
     """
     known = {PAGE: (BROWSER,), MIC: CAPTURES}
     changes = []
@@ -112,7 +112,7 @@ def remove(obs: ObsClient) -> list[Change]:
 def _page(obs: ObsClient, scene: str, kinds: list[str], page: str) -> Change:
     if BROWSER not in kinds:
         raise ObsError(
-            "this OBS has no browser source (some distributions build it without): use --input "
+            "this OBS has no browser source (some distributions omit it): use --input "
             "mic, or install OBS from obsproject.com."
         )
     size = obs.request("GetVideoSettings")
@@ -120,9 +120,9 @@ def _page(obs: ObsClient, scene: str, kinds: list[str], page: str) -> Change:
         "url": page,
         "width": _whole(size, "baseWidth", 1920),
         "height": _whole(size, "baseHeight", 1080),
-        "reroute_audio": True,  # heard through OBS's mixer, not through the desktop
+        "reroute_audio": True,  # through OBS's mixer instead of the desktop's output
         "css": TRANSPARENT,
-        "shutdown": False,  # it would miss what is said while another scene is shown
+        "shutdown": False,  # it would miss speech while another scene is shown
         "restart_when_active": False,
     }
     return _put(obs, scene, NAMES[PAGE], BROWSER, settings)
@@ -132,11 +132,11 @@ def _microphone(obs: ObsClient, scene: str, kinds: list[str], device: str | None
     kind = next((kind for kind in CAPTURES if kind in kinds), None)
     if kind is None:
         raise ObsError(
-            "this OBS can record from no sound device; it needs its PulseAudio, CoreAudio or "
+            "this OBS cannot record from sound devices; it needs its PulseAudio, CoreAudio or "
             "WASAPI plugin."
         )
     part = device or DEVICES[kind]
-    # OBS opens a device when the setting changes, and not again when one comes back that was away.
+    # OBS opens a device when the setting changes, but not when a device comes back: change it.
     change = _put(obs, scene, NAMES[MIC], kind, {"device_id": NO_DEVICE})
     items = obs.request(
         "GetInputPropertiesListPropertyItems", inputName=NAMES[MIC], propertyName="device_id"
@@ -148,10 +148,10 @@ def _microphone(obs: ObsClient, scene: str, kinds: list[str], device: str | None
         if part.lower() in name.lower() or part == value:
             _choose(obs, value)
             return change
-    if kind == CAPTURES[0]:  # PulseAudio's sources are known by their names
+    if kind == CAPTURES[0]:  # PulseAudio's sources are identified by name
         _choose(obs, part)
     note = (
-        f"OBS sees no microphone called {part!r} yet; make it (rt-drama3 mic create --keep, or "
+        f"OBS sees no microphone named {part!r} yet; create it (rt-drama3 mic create --keep, or "
         "serve --sink mic) and run this again."
     )
     return Change(change.what, change.source, change.scene, note)
@@ -162,15 +162,15 @@ def _choose(obs: ObsClient, device: object) -> None:
 
 
 def _put(obs: ObsClient, scene: str, name: str, kind: str, settings: dict[str, Any]) -> Change:
-    """Adds a source or updates it, and sees to it that the scene has it."""
-    there = _kind(obs, name)
-    if there is None:
+    """Adds or updates a source, and ensures that it is in the scene."""
+    existing = _kind(obs, name)
+    if existing is None:
         obs.request(
             "CreateInput", sceneName=scene, inputName=name, inputKind=kind, inputSettings=settings
         )
         return Change("added", name, scene)
-    if there != kind:
-        raise ObsError(f"OBS has a source {name!r} of another kind ({there}); rename it first.")
+    if existing != kind:
+        raise ObsError(f"OBS has a source {name!r} of another kind ({existing}); rename it first.")
     obs.request("SetInputSettings", inputName=name, inputSettings=settings, overlay=True)
     try:
         obs.request("GetSceneItemId", sceneName=scene, sourceName=name)
@@ -182,7 +182,7 @@ def _put(obs: ObsClient, scene: str, name: str, kind: str, settings: dict[str, A
 
 
 def _kind(obs: ObsClient, name: str) -> str | None:
-    """Kind of a source without its version, None when there is no such source."""
+    """Returns the unversioned kind of a source, or None if it does not exist."""
     inputs = obs.request("GetInputList").get("inputs")
     for entry in inputs if isinstance(inputs, list) else []:
         if isinstance(entry, dict) and entry.get("inputName") == name:
@@ -198,7 +198,7 @@ def _scene(obs: ObsClient, wanted: str | None) -> str:
     if wanted is None:
         current = found.get("currentProgramSceneName")
         if not isinstance(current, str) or not current:
-            raise ObsError("OBS has no scene; make one first.")
+            raise ObsError("OBS has no scene; create one first.")
         return current
     if wanted not in names:
         known = ", ".join(repr(name) for name in names[:20])

@@ -1,8 +1,8 @@
-"""Outputs of sound: speaker, virtual microphone, files and pipes. They know nothing of models.
+"""Audio outputs: speaker, virtual microphone, files and pipes. Nothing here depends on a model.
 
-``Sink`` is the contract. ``make_sink`` turns what a user writes into one, ``Tee`` feeds several,
-``Mixer`` lets several streams share one, ``AsyncSink`` is for event loops. PortAudio and libpulse
-are loaded when a device is opened, not before.
+``Sink`` is the interface. ``make_sink`` parses a user's choice into one, ``Tee`` feeds several,
+``Mixer`` lets several streams share one, and ``AsyncSink`` wraps one for an event loop. PortAudio
+and libpulse are loaded when a device is opened, not before.
 """
 
 from rt_drama3.errors import PipeClosed

@@ -1,27 +1,26 @@
-"""A sink on an event loop: the same contract, awaited."""
+"""A sink on an event loop: the same interface, awaited."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rt_drama3.sinks.pcm_format import Pcm, PcmFormat
 from rt_drama3.sinks.sink import FADE_MS, Sink, SinkStats
 
 
 class AsyncSink:
-    """Runs a sink's waiting calls in one thread of its own, so that the loop never waits.
+    """Runs a sink's blocking calls in one thread of its own, so that the loop never blocks.
 
-    Calls are done in order. ``stop`` overtakes them: a ``write`` or ``drain`` in progress returns.
-    A cancelled ``await write(...)`` or ``await drain()`` stops the sink too, since the samples
-    would otherwise sound although nobody waits for them. Errors are the sink's. Made anywhere, used
-    from one loop.
+    Calls run in order. ``stop`` overtakes them: a ``write`` or ``drain`` in progress returns.
+    Cancelling ``await write(...)`` or ``await drain()`` stops the sink too, since the samples would
+    otherwise still be played. Errors are the sink's. It can be created anywhere and is used from
+    one loop.
 
     Args:
-        sink: any sink; it belongs to this object from now on.
+        sink: any sink; this object owns it from now on.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -36,7 +35,7 @@ class AsyncSink:
 
     @property
     def stats(self) -> SinkStats:
-        """The sink's figures; returns at once."""
+        """The sink's statistics; never blocks."""
         return self._sink.stats
 
     async def open(self, format: PcmFormat) -> None:
@@ -56,7 +55,7 @@ class AsyncSink:
         await loop.run_in_executor(self._stopper, self._sink.stop, fade_ms)
 
     async def close(self) -> None:
-        """Stops, closes, and ends the threads."""
+        """Stops and closes the sink, and ends the threads."""
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._stopper, self._sink.close)
@@ -77,12 +76,7 @@ class AsyncSink:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         try:
             if kind is None:
                 await self.drain()

@@ -1,4 +1,4 @@
-"""From what a user writes (``speaker:USB``, ``mic``, ``-``, ``take.flac``) to a sink."""
+"""Parses the description of a sink: ``speaker:USB``, ``mic``, ``-``, ``take.flac``."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rt_drama3.sinks.speaker import SpeakerSink
 
 _FALLBACK = ",default"
 _FORMATS = {**{name: name for name in FORMATS}, "raw": "pcm", "ogg": "opus"}
-# What stands before a colon and is no part of a path: not a drive (C:), a folder or a time.
+# A prefix that is not part of a path: not a drive (C:), a folder or a time.
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_+-]+")
 
 
 def make_sink(spec: str, *, fallback: bool = False) -> Sink:
-    """Makes the sink that a user asks for; nothing is opened yet.
+    """Creates the sink that a user asks for; nothing is opened yet.
 
     Args:
-        spec: one of ``speaker``, ``speaker:DEVICE`` (index, name or a part of it; ``,default``
-            behind it asks for ``fallback``), ``mic``, ``mic:NAME``, ``-`` (wav to standard output),
-            a path whose ending names the format, ``FORMAT:PATH`` and ``FORMAT:-`` with ``raw``,
-            ``ogg`` or a name in ``audio.FORMATS``.
+        spec: one of ``speaker``, ``speaker:DEVICE`` (index, name or part of a name; the suffix
+            ``,default`` enables ``fallback``), ``mic``, ``mic:NAME``, ``-`` (wav to standard
+            output), a path whose extension names the format, ``FORMAT:PATH`` and ``FORMAT:-`` with
+            ``raw``, ``ogg`` or a name in ``audio.FORMATS``.
         fallback: see ``SpeakerSink``.
 
     Raises:
-        RequestError: it cannot be understood.
+        RequestError: the description is not valid.
         SinkError: this system has no loopback device to use as a microphone.
     """
     kind, colon, rest = spec.partition(":")
@@ -41,22 +41,22 @@ def make_sink(spec: str, *, fallback: bool = False) -> Sink:
         return microphone(rest or None)
     if colon and kind in _FORMATS:
         if not rest:
-            raise RequestError(f"{spec!r} names no file; write {kind}:PATH or {kind}:-.")
+            raise RequestError(f"{spec!r} has no file name; use {kind}:PATH or {kind}:-.")
         return _file(rest, _FORMATS[kind])
     if colon and _WORD.fullmatch(kind):
-        a_file = "" if rest in ("", "-") else f" For a file of this name write ./{spec}."
+        a_file = "" if rest in ("", "-") else f" For a file of this name use ./{spec}."
         raise RequestError(
-            f"{spec!r} begins with {kind!r}, which is neither speaker, mic nor a format; formats "
+            f"{spec!r} starts with {kind!r}, which is neither speaker, mic nor a format; formats "
             f"are {', '.join(_FORMATS)}.{a_file}"
         )
     if kind in _FORMATS and not os.path.isdir(kind):
-        raise RequestError(f"{spec!r} names no file; write {kind}:PATH, {kind}:- or take.{kind}.")
+        raise RequestError(f"{spec!r} has no file name; use {kind}:PATH, {kind}:- or take.{kind}.")
     if spec == "-":
         return WavSink("-")
     if not spec:
-        raise RequestError("A sink is empty; use speaker, mic, - or a path.")
+        raise RequestError("The sink is empty; use speaker, mic, - or a path.")
     if os.path.isdir(spec):
-        raise RequestError(f"{spec!r} is a folder; name a file in it.")
+        raise RequestError(f"{spec!r} is a directory; name a file in it.")
     return _file(spec, format_of(spec))
 
 

@@ -1,4 +1,4 @@
-"""What outputs with a clock of their own share: converting, waiting, stopping, coming back."""
+"""Shared code of outputs with their own clock: convert, wait, stop, and reconnect."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rt_drama3.sinks.player import Player
 from rt_drama3.sinks.prebuffer import Prebuffer
 from rt_drama3.sinks.sink import FADE_MS, Sink, SinkStats, already_open, not_open
 
-_PIECE = 4_096  # frames converted at a time, so that a stop never waits for a long write
-_RETRY_SECONDS = 1.0  # between attempts to open a device that failed
-_TAIL_MS = 60.0  # of silence after the last sample: devices drop what they hold when they stop
+_CHUNK_FRAMES = 4_096  # converted at a time, so that a stop never waits for a long write
+_RETRY_SECONDS = 1.0  # between attempts to reopen a device that failed
+_TAIL_MS = 60.0  # silence after the last sample: devices drop their buffer when they stop
 
 
 class DeviceSink(Sink):
-    """The writer's side of a player whose other side is a device.
+    """The writing side of a player that a device renders from.
 
-    A subclass opens the device in ``_connect``, which returns the player that it renders from, and
-    closes it in ``_disconnect``; it reports a failure with ``_fail``.
+    A subclass opens the device in ``_connect``, which returns the player the device renders from,
+    closes it in ``_disconnect``, and reports a failure with ``_fail``.
 
     Args:
-        name: in messages.
-        buffer_ms: sound that can wait before ``write`` does.
-        stall_seconds: a device that takes nothing for so long has failed.
-        prebuffer: chooses how much to collect before the start; None for the usual bounds.
-        quality: of the conversion to the device's rate, see ``audio.StreamResampler``.
+        name: used in messages.
+        buffer_ms: audio that is buffered before ``write`` blocks.
+        stall_seconds: a device that takes no samples for this long has failed.
+        prebuffer: chooses how much to buffer before a take starts; None for the default bounds.
+        quality: quality of the conversion to the device's rate, see ``audio.StreamResampler``.
     """
 
     def __init__(
@@ -53,45 +53,45 @@ class DeviceSink(Sink):
         self._player: Player | None = None
         self._resamplers: list[StreamResampler] = []
         self._failure: SinkError | None = None
-        self._told = True  # whether a caller has met the failure
-        self._tried = 0.0  # when the device was last opened, or could not be
+        self._failure_raised = True  # whether a caller has seen the failure
+        self._last_attempt = 0.0  # when opening the device was last tried
         self._earlier_underruns = 0
-        self._stops = 0  # how often stop() or close() was called
-        self._woken = threading.Event()  # set by stop(), so that a waiting write returns
+        self._stops = 0  # number of calls of stop() and close()
+        self._woken = threading.Event()  # set by stop(), so that a blocked write returns
         self._producer = threading.RLock()  # held while writing
 
     # --- for subclasses ---
 
     @abstractmethod
     def _connect(self, format: PcmFormat) -> tuple[Player, int]:
-        """Opens the device; returns the player it renders from and the device's rate."""
+        """Opens the device; returns the player it renders from and the device's rate in Hz."""
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Closes the device, also one that failed; never raises."""
+        """Closes the device, even a failed one; never raises."""
 
     @abstractmethod
     def _latency_ms(self) -> float | None:
-        """What the device reports."""
+        """The latency that the device reports."""
 
     def _check_device(self) -> None:
-        """Calls ``_fail`` when the device is known to be gone; without waiting."""
+        """Calls ``_fail`` if the device is known to be gone; does not block."""
 
-    def _nudge(self) -> None:
-        """Makes the device look at the player now, where it can."""
+    def _wake_device(self) -> None:
+        """Makes the device render immediately, where it can."""
 
     def _fail(self, error: SinkError) -> None:
-        """Notes that the device failed; whoever waits for it learns of it. Any thread."""
-        self._told = False
+        """Records a failure of the device and wakes blocked callers. Any thread."""
+        self._failure_raised = False
         self._failure = error
         self._woken.set()
 
     def _new_player(self, rate: int, channels: int, lead_ms: float = 0.0) -> Player:
-        """Makes the player for a device of this rate."""
+        """Creates the player for a device of this rate."""
         capacity = max(1, round(rate * self.buffer_ms / 1e3))
         return Player(capacity, channels, lead=round(rate * lead_ms / 1e3))
 
-    # --- the contract ---
+    # --- the interface ---
 
     def open(self, format: PcmFormat) -> None:
         with self._producer:
@@ -106,10 +106,10 @@ class DeviceSink(Sink):
             frames = format.frames(pcm)
             self.prebuffer.arrived(time.monotonic(), len(frames) / format.rate)
             stops = self._stops
-            for at in range(0, len(frames), _PIECE):
+            for at in range(0, len(frames), _CHUNK_FRAMES):
                 if self._stops != stops:
                     return
-                self._put(self._converted(frames[at : at + _PIECE]), stops)
+                self._put(self._converted(frames[at : at + _CHUNK_FRAMES]), stops)
 
     def finish(self) -> None:
         with self._producer:
@@ -133,7 +133,7 @@ class DeviceSink(Sink):
                 self._wait(player)
 
     def stop(self, fade_ms: float = FADE_MS) -> None:
-        self._leave_waiting()
+        self._wake_writer()
         with self._producer:
             self._woken.clear()
             player = self._player
@@ -141,7 +141,7 @@ class DeviceSink(Sink):
                 return
             self._end_take()
             player.request_stop(round(self._rate * fade_ms / 1e3))
-            self._nudge()
+            self._wake_device()
             rendered, limit = player.rendered, time.monotonic() + self.stall_seconds
             while player.stopping and self._failure is None and time.monotonic() < limit:
                 time.sleep(0.002)
@@ -150,16 +150,16 @@ class DeviceSink(Sink):
 
     def close(self) -> None:
         self.stop()
-        self._leave_waiting()
+        self._wake_writer()
         with self._producer:
             self._woken.clear()
             if self._format is None:
                 return
             self._format = None
             self._close_device()
-            self._resamplers = []  # whose library complains of those that outlive it
+            self._resamplers = []  # their library complains about any that outlive it
             self._failure = None
-            self._tried = 0.0
+            self._last_attempt = 0.0
 
     @property
     def stats(self) -> SinkStats:
@@ -177,17 +177,17 @@ class DeviceSink(Sink):
     # --- inside ---
 
     def _opened(self) -> tuple[PcmFormat, Player]:
-        """Returns the format and a player of a device that works, opening it again if need be."""
+        """Returns the format and the player of a working device, reopening it if necessary."""
         if self._format is None:
             raise not_open(self.name)
         if self._player is not None and self._failure is None:
             self._check_device()
         failure = self._failure
         if self._player is None or failure is not None:
-            if failure is not None and not self._told:  # once, since something was lost
-                self._told = True
+            if failure is not None and not self._failure_raised:  # once, since audio was lost
+                self._failure_raised = True
                 raise failure
-            if failure is not None and time.monotonic() < self._tried + _RETRY_SECONDS:
+            if failure is not None and time.monotonic() < self._last_attempt + _RETRY_SECONDS:
                 raise SinkError(str(failure))
             self._close_device()
             self._open_device(self._format)
@@ -203,7 +203,7 @@ class DeviceSink(Sink):
             self._failure = error
             raise
         finally:
-            self._tried = time.monotonic()
+            self._last_attempt = time.monotonic()
         self._end_take(format)
 
     def _close_device(self) -> None:
@@ -213,7 +213,7 @@ class DeviceSink(Sink):
         self._player = None
 
     def _end_take(self, format: PcmFormat | None = None) -> None:
-        """Begins the conversion anew."""
+        """Resets the conversion for the next take."""
         self.prebuffer.ended()
         format = format or self._format
         if format is not None and self._player is not None:
@@ -231,7 +231,7 @@ class DeviceSink(Sink):
     def _put(self, frames: np.ndarray[tuple[int, ...], np.dtype[np.int16]], stops: int) -> None:
         player = self._player
         assert player is not None
-        # More than fits would wait for a start that waits for more.
+        # A prebuffer larger than the buffer would never fill: a deadlock.
         wanted = round(self._rate * self.prebuffer.target_ms / 1e3)
         player.prebuffer = min(wanted, round(self._rate * self.buffer_ms / 1e3) // 2)
         at = player.put(frames)
@@ -240,7 +240,7 @@ class DeviceSink(Sink):
             at += player.put(frames[at:])
 
     def _wait(self, player: Player) -> None:
-        """Waits a little for the device to go on; a failed one is an error."""
+        """Waits until the device renders its next block; raises if it has failed."""
         rendered, limit = player.rendered, time.monotonic() + self.stall_seconds
         while player.rendered == rendered:
             if self._woken.wait(0.004) and self._failure is None:
@@ -251,15 +251,15 @@ class DeviceSink(Sink):
                 self._fail(self._stalled())
             if self._failure is not None:
                 self._woken.clear()
-                self._told = True
+                self._failure_raised = True
                 raise self._failure
 
-    def _leave_waiting(self) -> None:
+    def _wake_writer(self) -> None:
         self._stops += 1
         self._woken.set()
 
     def _stalled(self) -> SinkError:
         return SinkError(
-            f"{self.name} has taken no sound for {self.stall_seconds:g} s; check that the device "
-            "or the sound server still runs."
+            f"{self.name} has played nothing for {self.stall_seconds:g} s; check that the device "
+            "or the sound server is still running."
         )

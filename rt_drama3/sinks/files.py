@@ -1,4 +1,4 @@
-"""Writes to files and pipes."""
+"""Sinks that write to files and pipes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rt_drama3.sinks.pcm_format import Pcm, PcmFormat, to_int16, with_channels
 from rt_drama3.sinks.sink import FADE_MS, Sink, SinkStats, already_open, not_open
 
 STDOUT = "-"
-_HEADER_SECONDS = 0.25  # of sound between two updates of a WAV file's sizes
+_HEADER_SECONDS = 0.25  # audio between two updates of a WAV file's sizes
 _HEADER_BYTES = 44
-_MOST_WAV_BYTES = 0xFFFF_FFFF - _HEADER_BYTES
+_MAX_WAV_BYTES = 0xFFFF_FFFF - _HEADER_BYTES
 
 
 class ByteSink(Sink):
-    """What files and pipes share: bytes that go out at once, and nothing that waits in between.
+    """Shared code of files and pipes: bytes are written immediately, nothing is buffered.
 
-    ``stop`` keeps what was written. A folder that is missing, a full disk and a reader that went
-    away are each one clear error; a file keeps what reached it.
+    ``stop`` keeps what was written. A missing directory, a full disk and a reader that has exited
+    each raise one clear error; a file keeps what reached it.
 
     Args:
         target: a path, "-" for standard output, or a binary file object, which is left open.
@@ -51,7 +51,7 @@ class ByteSink(Sink):
 
     @abstractmethod
     def _begin(self, format: PcmFormat) -> None:
-        """Writes what comes before the samples; refuses a format it does not have."""
+        """Writes the header; raises if the format is not supported."""
 
     @abstractmethod
     def _samples(self, pcm: Pcm, format: PcmFormat) -> None:
@@ -59,7 +59,7 @@ class ByteSink(Sink):
 
     @abstractmethod
     def _end(self) -> None:
-        """Writes what comes after them."""
+        """Writes what follows the samples."""
 
     def open(self, format: PcmFormat) -> None:
         with self._lock:
@@ -115,7 +115,7 @@ class ByteSink(Sink):
             self._file = sys.stdout.buffer
         else:
             try:
-                # Unbuffered, so that after a failure nothing that was refused is in the way.
+                # Unbuffered, so that data refused by the system is not written again later.
                 self._file = Path(target).open("wb", buffering=0)  # noqa: SIM115
             except (OSError, ValueError) as error:
                 raise self._failed(error) from error
@@ -128,7 +128,7 @@ class ByteSink(Sink):
                 write_all(self._file, data)
             else:
                 self._file.write(data)
-            self._file.flush()  # a reader is never behind
+            self._file.flush()  # so that a reader gets it immediately
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
 
@@ -148,16 +148,16 @@ class ByteSink(Sink):
 class WavSink(ByteSink):
     """A 16-bit WAV file with any number of channels.
 
-    The sizes in its header are made true four times per second of sound and on close, so that a
-    file whose writer was killed can be played as far as that; ``repair_wav`` gets the rest. They
-    are true as well when the disk was full. In a pipe, which cannot be rewound, they say "until the
-    end".
+    The sizes in its header are updated four times per second of audio and on close, so that a file
+    whose writer was killed is playable up to the last update; ``repair_wav`` recovers the rest.
+    They are also correct after the disk was full. In a pipe, which cannot be rewound, they mean
+    "until the end".
     """
 
     def _begin(self, format: PcmFormat) -> None:
         assert self._file is not None
         self._rate, self._channels = format.rate, format.channels
-        self._bytes = self._said = 0
+        self._bytes = self._header_bytes = 0
         try:
             self._seekable = self._file.seekable()
         except (OSError, ValueError) as error:
@@ -166,7 +166,7 @@ class WavSink(ByteSink):
 
     def _samples(self, pcm: Pcm, format: PcmFormat) -> None:
         data = to_int16(format.frames(pcm)).astype("<i2", copy=False).tobytes()
-        if self._bytes + len(data) > _MOST_WAV_BYTES:
+        if self._bytes + len(data) > _MAX_WAV_BYTES:
             raise SinkError(f"{self.name} is full: a WAV file holds 4 GiB; start another file.")
         try:
             self._put(data)
@@ -174,11 +174,11 @@ class WavSink(ByteSink):
             self._keep_what_arrived()
             raise
         self._bytes += len(data)
-        if self._bytes - self._said >= _HEADER_SECONDS * self._rate * 2 * self._channels:
+        if self._bytes - self._header_bytes >= _HEADER_SECONDS * self._rate * 2 * self._channels:
             self._update()
 
     def _keep_what_arrived(self) -> None:
-        """Counts the frames of a write that failed half-way, and says so in the header."""
+        """Counts the frames of a write that failed halfway and updates the header."""
         if not self._seekable or not self._owned or self._file is None:
             return
         with contextlib.suppress(OSError, ValueError, SinkError):
@@ -199,17 +199,17 @@ class WavSink(ByteSink):
             self._file.seek(0, os.SEEK_END)
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
-        self._said = self._bytes
+        self._header_bytes = self._bytes
 
 
 class EncodedSink(ByteSink):
-    """A file or pipe in one of ``audio.FORMATS``, one channel; ``pcm`` is bare 16-bit samples.
+    """A mono file or pipe in one of ``audio.FORMATS``; ``pcm`` is raw 16-bit samples.
 
-    Where a format has not the stream's rate, the next higher one it has is used.
+    If a format does not support the stream's rate, the next higher supported rate is used.
 
     Args:
         target: see ``ByteSink``.
-        format: a name in ``audio.FORMATS``; "wav" here is the endless kind.
+        format: a name in ``audio.FORMATS``; "wav" is the kind without a stated length.
         bitrate: see ``StreamEncoder``.
     """
 
@@ -228,8 +228,8 @@ class EncodedSink(ByteSink):
     def _begin(self, format: PcmFormat) -> None:
         if format.channels != 1:
             raise RequestError(
-                f"{self._encoding} is written with one channel here, not {format.channels}; "
-                "use wav, or mix them first."
+                f"{self._encoding} is written in mono, not with {format.channels} channels; use "
+                "wav, or mix them down first."
             )
         rate = rate_for(self._encoding, format.rate)
         self._encoder = StreamEncoder(self._encoding, rate, bitrate=self._bitrate)

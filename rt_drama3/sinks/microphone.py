@@ -1,4 +1,4 @@
-"""Speaks into a virtual microphone that other programs record from."""
+"""Plays into a virtual microphone that other programs record from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rt_drama3.sinks.pulse import PulseStream, PulseTarget
 from rt_drama3.sinks.sink import Sink
 from rt_drama3.sinks.speaker import SpeakerSink
 
-# What to play into on systems whose loopback devices are drivers that a user installs.
+# The device to play into on systems whose loopback devices are drivers installed by the user.
 _LOOPBACKS = {
     "darwin": ("BlackHole", "BlackHole (https://existential.audio/blackhole/)"),
     "win32": ("CABLE Input", "VB-CABLE (https://vb-audio.com/Cable/)"),
@@ -23,16 +23,16 @@ _LOOPBACKS = {
 
 
 def microphone(name: str | None = None) -> Sink:
-    """Returns the sink that is this system's virtual microphone.
+    """Returns the sink that plays into this system's virtual microphone.
 
     On Linux a ``MicSink``; on macOS and Windows a ``SpeakerSink`` that plays into BlackHole or
     VB-CABLE, whose other end is the microphone.
 
     Args:
-        name: of the microphone (Linux), or a part of the loopback device's name.
+        name: name of the microphone (Linux), or part of the loopback device's name.
 
     Raises:
-        SinkError: there is no loopback device, with where to get one.
+        SinkError: there is no loopback device; the message says where to get one.
     """
     if not _has_drivers():
         return MicSink(name or virtual_mic.NAME)
@@ -60,24 +60,24 @@ def loopback_device(name: str | None = None) -> str:
         if device.outputs and wanted in device.name.lower():
             return device.name
     raise SinkError(
-        f"A virtual microphone needs a loopback device, and none is called {name or part!r}: "
+        f"A virtual microphone needs a loopback device, and there is none named {name or part!r}: "
         f"install {product}, restart, and choose it as the microphone in the other program."
     )
 
 
 class MicSink(DeviceSink):
-    """Plays into the virtual microphone of the sound server, making it if it is not there.
+    """Plays into the sound server's virtual microphone, creating it if it does not exist.
 
-    Where the stream is mono and has the microphone's rate, its samples arrive bit for bit; other
-    rates are converted to within -80 dB, which holds back up to 20 ms (44.1 to 48 kHz). A stop
-    fades what the server has not played yet, within a few milliseconds. When the server is
-    restarted the microphone is made again with the next write.
+    If the stream is mono and has the microphone's rate, its samples arrive bit-exact; other rates
+    are converted with an error below -80 dB and up to 20 ms of delay (44.1 to 48 kHz). A stop fades
+    out what the server has not played yet, within a few milliseconds. After a restart of the server
+    the next write creates the microphone again.
 
     Args:
-        name: of the source that other programs choose.
-        rate: of the microphone, in Hz, when it is made here; one that exists keeps its own.
-        keep: leave the microphone there when this sink is closed.
-        server_ms: sound that the server holds; see ``PulseTarget``.
+        name: name of the source that other programs select.
+        rate: rate of the microphone in Hz if it is created here; an existing one keeps its own.
+        keep: do not remove the microphone when this sink is closed.
+        server_ms: audio that the server buffers; see ``PulseTarget``.
         buffer_ms, stall_seconds, prebuffer: see ``DeviceSink``.
     """
 
@@ -124,12 +124,12 @@ class MicSink(DeviceSink):
             stream.close()
         mic, self.mic = self.mic, None
         if mic is not None and not self._keep:
-            with contextlib.suppress(SinkError):  # a server that is gone has taken it along
+            with contextlib.suppress(SinkError):  # it ended together with its server
                 virtual_mic.release(mic)
 
     def _latency_ms(self) -> float | None:
         return None if self._stream is None else self._stream.latency_ms
 
-    def _nudge(self) -> None:
+    def _wake_device(self) -> None:
         if self._stream is not None:
             self._stream.wake()

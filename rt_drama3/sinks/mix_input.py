@@ -1,4 +1,4 @@
-"""One stream into a mixer."""
+"""One input stream of a mixer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _Samples = NDArray[np.float32]
 
 
 class MixInput:
-    """One utterance: some writes, then ``finish`` or ``stop``. Made by ``Mixer.add``.
+    """One utterance: some writes, then ``finish`` or ``stop``. Created by ``Mixer.add``.
 
-    Used by one writer at a time, from threads or from an event loop: the calls whose names end in
-    ``_async`` never keep a loop waiting. After a stop, its own or the mixer's, what is still
-    written is dropped at once, so a producer needs no special case for it.
+    Used by one writer at a time, from threads or from an event loop: calls with the suffix
+    ``_async`` never block a loop. After a stop, its own or the mixer's, further writes are dropped
+    immediately, so a producer needs no special case for it.
     """
 
     def __init__(self, mixer: Mixer, format: PcmFormat, rate: int, capacity: int) -> None:
@@ -35,24 +35,24 @@ class MixInput:
         self._resampler = StreamResampler(format.rate, rate)
         self._rate = rate
         self._capacity = capacity
-        self._pieces: deque[_Samples] = deque()
-        self.held = 0  # samples that wait
-        self.sounded = False
+        self._chunks: deque[_Samples] = deque()
+        self.held = 0  # samples waiting to be mixed
+        self.started = False
         self._finished = False
         self._stopped = False
-        self._heard = False
+        self._played = False
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     @property
     def stopped(self) -> bool:
-        """True once it was stopped, by its owner or with the whole mixer."""
+        """True once it was stopped, by its owner or by stopping the mixer."""
         return self._stopped
 
     def write(self, pcm: Pcm) -> None:
-        """Takes samples, waiting for room.
+        """Writes samples; blocks until all of them are taken.
 
         Raises:
-            RequestError: the samples are not of the format.
+            RequestError: the samples do not match the format.
             SinkError: the input was finished.
         """
         rest = self._converted(pcm)
@@ -61,7 +61,7 @@ class MixInput:
                 self._mixer.changed.wait()
 
     async def write_async(self, pcm: Pcm) -> None:
-        """Likewise, on an event loop."""
+        """Like ``write``, on an event loop."""
         rest = self._converted(pcm)
         while True:
             with self._mixer.changed:
@@ -72,7 +72,7 @@ class MixInput:
             await waiter
 
     def finish(self) -> None:
-        """Ends the utterance; what was written will be played. Returns at once."""
+        """Ends the utterance; what was written will be played. Does not block."""
         if self._finished or self._stopped:
             return
         tail = self._resampler.flush()
@@ -83,76 +83,77 @@ class MixInput:
                 self._mixer.enter(self)
 
     def drain(self) -> None:
-        """Ends the utterance and waits until it has left the sink's buffer, or was stopped."""
+        """Ends the utterance and waits until it has left the sink's buffer, or is stopped."""
         self.finish()
         with self._mixer.changed:
-            while not self._heard:
+            while not self._played:
                 self._mixer.changed.wait()
 
     async def drain_async(self) -> None:
-        """Likewise, on an event loop."""
+        """Like ``drain``, on an event loop."""
         self.finish()
         while True:
             with self._mixer.changed:
-                if self._heard:
+                if self._played:
                     return
                 waiter = self._waiter()
             await waiter
 
     def stop(self, fade_ms: float = FADE_MS) -> None:
-        """Is quiet: drops what waits. Waits for the fade only if nothing else sounds.
+        """Silences this input and drops what is buffered. Blocks for the fade only if it is alone.
 
-        Beside others, what the sink holds already (``ahead_ms``) is still heard, then the fade.
+        While other inputs are playing, what the sink holds already (``ahead_ms``) is still played,
+        followed by the fade.
         """
         with self._mixer.changed:
-            if self._stopped or self._heard:
+            if self._stopped or self._played:
                 return
-            if self.held and self._mixer.sounds_beside(self):
+            if self.held and self._mixer.plays_with_others(self):
                 self._fade_out(round(self._rate * fade_ms / 1e3))
                 return
             alone = self._mixer.leave(self)
         if alone:
             self._mixer.sink.stop(fade_ms)
 
-    # --- for the mixer; the lock is held ---
+    # --- called by the mixer, which holds the lock ---
 
     @property
     def ended(self) -> bool:
-        """True when it is finished and everything was taken."""
+        """True if it is finished and everything was taken."""
         return self._finished and not self.held
 
     def take(self, count: int) -> _Samples:
-        """Returns up to so many samples and wakes a writer that waits for room."""
-        self.sounded = True
+        """Returns up to ``count`` samples and wakes a writer that waits for room."""
+        self.started = True
         taken, missing = [], min(count, self.held)
         self.held -= missing
         while missing:
-            piece = self._pieces.popleft()
-            if piece.size > missing:
-                self._pieces.appendleft(piece[missing:])
-                piece = piece[:missing]
-            taken.append(piece)
-            missing -= piece.size
+            chunk = self._chunks.popleft()
+            if chunk.size > missing:
+                self._chunks.appendleft(chunk[missing:])
+                chunk = chunk[:missing]
+            taken.append(chunk)
+            missing -= chunk.size
         self._wake()
         return np.concatenate(taken) if taken else np.zeros(0, np.float32)
 
     def abandon(self) -> None:
-        """Drops everything, now and later."""
-        self._stopped = self._heard = True
-        self._pieces.clear()
+        """Drops what is held and everything written later."""
+        self._stopped = self._played = True
+        self._chunks.clear()
         self.held = 0
         self._wake()
 
     def abandon_rest(self) -> None:
-        """Drops what waits, now and later, but is still to be heard to its end."""
+        """Drops what is held and written later, but still waits until the rest was played."""
         self._stopped = self._finished = True
-        self._pieces.clear()
+        self._chunks.clear()
         self.held = 0
         self._wake()
 
-    def was_heard(self) -> None:
-        """Notes that the last sample has left the sink's buffer."""
-        self._heard = True
+    def mark_played(self) -> None:
+        """Marks the last sample as having left the sink's buffer."""
+        self._played = True
         self._wake()
 
     # --- inside ---
@@ -162,11 +163,11 @@ class MixInput:
         if self._stopped:
             return np.zeros(0, np.float32)
         if self._finished:
-            raise SinkError("This input was finished; add another one for the next utterance.")
+            raise SinkError("This input is finished; add another one for the next utterance.")
         return self._resampler.push(np.ascontiguousarray(with_channels(frames, 1)[:, 0]))
 
     def _accept(self, samples: _Samples) -> _Samples:
-        """Holds what there is room for and returns the rest."""
+        """Buffers what there is room for and returns the rest."""
         if self._stopped:
             return samples[:0]
         count = min(samples.size, self._capacity - self.held)
@@ -177,11 +178,11 @@ class MixInput:
 
     def _hold(self, samples: _Samples) -> None:
         if samples.size:
-            self._pieces.append(samples.copy())  # the caller may use its array again
+            self._chunks.append(samples.copy())  # the caller may reuse its array
             self.held += samples.size
 
     def _fade_out(self, count: int) -> None:
-        """Keeps so many samples of what waits, fading, and drops the rest."""
+        """Fades out over the next ``count`` samples and drops the rest."""
         tail = self.take(count)
         self.abandon_rest()
         self._hold(tail * np.linspace(1, 0, tail.size, dtype=np.float32))
@@ -196,7 +197,7 @@ class MixInput:
         self._mixer.changed.notify_all()
         waiters, self._waiters = self._waiters, []
         for loop, future in waiters:
-            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop was closed, and its waiters with it
                 loop.call_soon_threadsafe(_set, future)
 
 

@@ -1,4 +1,4 @@
-"""Many streams into one sink: sounding together, or one after the other."""
+"""Plays many streams through one sink: mixed, or one after the other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 
@@ -20,32 +19,32 @@ MixMode: TypeAlias = Literal["mix", "queue"]
 
 _log = logging.getLogger(__name__)
 _BLOCK_SECONDS = 0.02
-_CLOSE_SECONDS = 5.0  # after which a sink that does not let go (a pipe nobody reads) is left alone
-_PACE_SECONDS = 0.005  # between two looks at a sink that holds enough
+_CLOSE_SECONDS = 5.0  # then a sink that does not return (a pipe without a reader) is abandoned
+_PACE_SECONDS = 0.005  # between two checks of a sink that holds enough
 
 
 class Mixer:
-    """Feeds a sink from any number of inputs, in a thread of its own.
+    """Feeds a sink from any number of inputs in its own thread.
 
-    ``mix`` adds what sounds at the same time and clips what exceeds full scale. ``queue`` plays one
-    input until it ends, then the next, in the order in which their first sound came; while others
-    wait, one that gives nothing for ``patience_seconds`` goes to the end of the queue.
+    ``mix`` adds simultaneous samples and clips what exceeds full scale. ``queue`` plays one input
+    until it ends, then the next, in the order of their first samples; while others wait, an input
+    that delivers nothing for ``patience_seconds`` moves to the end of the queue.
 
-    Little is kept ahead in the sink, so that a new input is heard soon and one that stops is quiet
-    soon. When the sink fails, what would have sounded is dropped until it works again, so inputs
-    never wait for a device that is not there; ``error`` says why, and ``failed`` is told.
+    The sink holds only a little audio in advance, so that inputs start and stop quickly. While the
+    sink fails, samples are dropped until it works again, so that inputs never wait for a missing
+    device; ``error`` holds the reason, and ``failed`` is called.
 
     Args:
         sink: opened and closed by this object.
         mode: "mix" or "queue".
-        rate: in Hz, what inputs are converted to and the sink is opened with.
-        ahead_ms: sound kept in a sink that buffers.
-        input_ms: sound that an input may hold before its writer waits.
+        rate: rate in Hz that inputs are converted to and the sink is opened with.
+        ahead_ms: audio kept in a sink that buffers.
+        input_ms: audio that an input buffers before its writer blocks.
         patience_seconds: see above.
-        failed: called with each new error, by the mixer's thread.
+        failed: called with each new error, in the mixer's thread.
 
     Attributes:
-        error: why the sink does not take sound at the moment, or None.
+        error: why the sink does not accept audio at the moment, or None.
     """
 
     def __init__(
@@ -66,21 +65,21 @@ class Mixer:
         self._ahead_ms, self._patience = ahead_ms, patience_seconds
         self._input_frames = max(1, round(rate * input_ms / 1e3))
         self._failed = failed
-        self._changed = threading.Condition()  # guards all that follows, and the inputs' insides
-        self._inputs: list[MixInput] = []  # in order of their first sound
+        self._changed = threading.Condition()  # guards all that follows, and the inputs' state
+        self._inputs: list[MixInput] = []  # in order of their first samples
         self._dry_since: float | None = None  # when the first in the queue ran dry
-        self._ending: list[tuple[int, MixInput]] = []  # position of the last sample; to be heard
-        self._given = 0  # frames given to the sink
-        self._take_open = False  # something was given since the last finish()
-        self._interruptions = 0  # how often the sink was stopped
+        self._ending: list[tuple[int, MixInput]] = []  # position of the last sample; still playing
+        self._written = 0  # frames written to the sink
+        self._take_open = False  # something was written since the last finish()
+        self._interruptions = 0  # number of times the sink was stopped
         self._closing = False
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Opens the sink and begins.
+        """Opens the sink and starts the thread.
 
         Raises:
-            SinkError: it cannot be opened, or is open.
+            SinkError: it cannot be opened, or is already open.
         """
         self.sink.open(PcmFormat(self.rate, encoding="f32le"))
         self._closing = False
@@ -91,7 +90,7 @@ class Mixer:
         """Returns an input for one utterance.
 
         Args:
-            format: of what will be written to it; several channels are averaged.
+            format: format of what is written to it; several channels are averaged.
 
         Raises:
             SinkError: the mixer is not open.
@@ -101,7 +100,7 @@ class Mixer:
         return MixInput(self, format, self.rate, self._input_frames)
 
     def stop(self, fade_ms: float = FADE_MS) -> None:
-        """Is quiet now: ends all inputs that have sounded or wait to; new ones sound as usual."""
+        """Stops all inputs that play or wait to, with a fade; new ones play as usual."""
         with self._changed:
             for entry in self._inputs:
                 entry.abandon()
@@ -118,7 +117,7 @@ class Mixer:
         thread, self._thread = self._thread, None
         limit = time.monotonic() + _CLOSE_SECONDS
         while thread is not None and thread.is_alive() and time.monotonic() < limit:
-            self.sink.stop()  # again, for a write that began just after the first
+            self.sink.stop()  # again, for a write that began just after the first stop
             thread.join(0.05)
         self.sink.close()
 
@@ -126,23 +125,18 @@ class Mixer:
         self.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
-    # --- for inputs; the lock is held ---
+    # --- called by inputs, which hold the lock ---
 
     @property
     def changed(self) -> threading.Condition:
-        """The lock, and what is notified when anything changes."""
+        """The lock; notified on every change."""
         return self._changed
 
     def enter(self, entry: MixInput) -> None:
-        """Notes that an input has something to say."""
+        """Adds an input that has samples."""
         if self._closing:
             entry.abandon()
         elif entry not in self._inputs:
@@ -150,9 +144,9 @@ class Mixer:
         self._changed.notify_all()
 
     def leave(self, entry: MixInput) -> bool:
-        """Takes an input out; True if the sink held nothing but its sound, and is to be stopped."""
+        """Removes an input; True if the sink holds only its samples, and must be stopped."""
         entry.abandon()
-        alone = self._sounds_alone(entry)
+        alone = self._plays_alone(entry)
         if entry in self._inputs:
             self._inputs.remove(entry)
         if alone:
@@ -160,15 +154,15 @@ class Mixer:
         self._changed.notify_all()
         return alone
 
-    def sounds_beside(self, entry: MixInput) -> bool:
-        """True if an input is being played, and others in the same sound."""
+    def plays_with_others(self, entry: MixInput) -> bool:
+        """True if an input is being played and others are mixed with it."""
         playing = self._inputs if self.mode == "mix" else self._inputs[:1]
-        return entry in playing and entry.sounded and not self._sounds_alone(entry)
+        return entry in playing and entry.started and not self._plays_alone(entry)
 
-    def _sounds_alone(self, entry: MixInput) -> bool:
+    def _plays_alone(self, entry: MixInput) -> bool:
         ending = any(other is not entry for _, other in self._ending)
-        others = any(other.sounded for other in self._inputs if other is not entry)
-        return entry.sounded and not ending and not others
+        others = any(other.started for other in self._inputs if other is not entry)
+        return entry.started and not ending and not others
 
     # --- the thread ---
 
@@ -178,7 +172,7 @@ class Mixer:
                 if self._closing:
                     return
                 self._collect_ended()
-                self._tell_heard()
+                self._mark_played()
                 block = self._block() if self._has_room() else None
                 finished = block is None and self._take_open and not self._inputs
                 if block is None and not finished:
@@ -194,16 +188,16 @@ class Mixer:
                     self.sink.write(block)
                 self.error = None
             except SinkError as error:
-                self._note(error)
+                self._report(error)
             if interruptions != self._interruptions:
-                self.sink.stop()  # the block may have come after the stop that was to drop it
+                self.sink.stop()  # the block may have been written after the stop meant to drop it
 
     def _has_room(self) -> bool:
         stats = self.sink.stats
         return stats.buffered_ms < max(self._ahead_ms, stats.prebuffer_ms + 1e3 * _BLOCK_SECONDS)
 
     def _block(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None:
-        """Returns the next samples, up to a block; None when there are none."""
+        """Returns the next samples, up to a block; None if there are none."""
         chosen = self._inputs if self.mode == "mix" else self._first()
         length = min(round(_BLOCK_SECONDS * self.rate), max((e.held for e in chosen), default=0))
         if not length:
@@ -212,12 +206,12 @@ class Mixer:
         for entry in chosen:
             part = entry.take(length)
             total[: len(part)] += part
-        self._given += length
+        self._written += length
         self._collect_ended()
         return np.clip(total, -1.0, 1.0)
 
     def _first(self) -> list[MixInput]:
-        """Returns the input whose turn it is, as a list of at most one."""
+        """Returns the input whose turn it is, as a list of one or none."""
         now = time.monotonic()
         if not self._inputs or self._inputs[0].held:
             self._dry_since = None
@@ -231,28 +225,28 @@ class Mixer:
     def _collect_ended(self) -> None:
         for entry in [entry for entry in self._inputs if entry.ended]:
             self._inputs.remove(entry)
-            self._ending.append((self._given, entry))
+            self._ending.append((self._written, entry))
 
-    def _tell_heard(self) -> None:
-        """Wakes those who wait for the end of inputs whose last sample left the sink's buffer."""
-        played = self._given - round(self.sink.stats.buffered_ms * self.rate / 1e3)
+    def _mark_played(self) -> None:
+        """Ends the inputs whose last sample has left the sink's buffer."""
+        played = self._written - round(self.sink.stats.buffered_ms * self.rate / 1e3)
         if self.error is not None:
-            played = self._given
+            played = self._written
         for position, entry in list(self._ending):
             if position <= played and not (self._take_open and not self._inputs):
                 self._ending.remove((position, entry))
-                entry.was_heard()
+                entry.mark_played()
 
     def _interrupt(self) -> None:
-        """Notes that the sink is being stopped: nothing given to it so far will be heard."""
+        """Records that the sink is being stopped: what was written so far is not played."""
         self._interruptions += 1
         self._take_open = False
         for _, entry in self._ending:
-            entry.was_heard()
+            entry.mark_played()
         self._ending.clear()
         self._changed.notify_all()
 
-    def _note(self, error: SinkError) -> None:
+    def _report(self, error: SinkError) -> None:
         if str(error) != str(self.error):
             _log.warning("%s", error)
             self.error = error

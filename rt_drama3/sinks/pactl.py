@@ -1,4 +1,4 @@
-"""PulseAudio's control program, which PipeWire's stand-in answers as well."""
+"""PulseAudio's command-line client pactl, which also controls PipeWire's PulseAudio server."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from rt_drama3.errors import SinkError
 
-_SECONDS = 20.0  # for one command; a server that needs longer is ill
+_TIMEOUT = 20.0  # seconds for one command
 
 
 @dataclass(frozen=True)
 class Module:
-    """A loaded module: its number, its kind, and the arguments it was loaded with."""
+    """A loaded module: its index, its kind, and the arguments it was loaded with."""
 
     index: int
     kind: str
@@ -26,10 +26,10 @@ class Endpoint:
     """A sink or source of the server.
 
     Attributes:
-        index: its number.
+        index: the server's index.
         name: its name.
-        rate, channels, encoding: of its samples.
-        state: such as RUNNING, IDLE or SUSPENDED.
+        rate, channels, encoding: sample format.
+        state: for example RUNNING, IDLE or SUSPENDED.
     """
 
     index: int
@@ -41,12 +41,12 @@ class Endpoint:
 
 
 def available() -> bool:
-    """True where the program is installed."""
+    """True if pactl is installed."""
     return shutil.which("pactl") is not None
 
 
 def server() -> str:
-    """Returns the server's name and version, such as "PulseAudio (on PipeWire 1.0.5) 15.0.0".
+    """Returns the server's name and version, e.g. "PulseAudio (on PipeWire 1.0.5) 15.0.0".
 
     Raises:
         SinkError: no program, no server, or no permission.
@@ -64,12 +64,12 @@ def modules() -> list[Module]:
 
 
 def load_module(kind: str, *arguments: str) -> int:
-    """Loads a module and returns its number."""
+    """Loads a module and returns its index."""
     return int(_pactl("load-module", kind, *arguments).strip())
 
 
 def unload_module(index: int) -> None:
-    """Unloads a module; one that is not loaded any more is no error."""
+    """Unloads a module; not an error if it is no longer loaded."""
     try:
         _pactl("unload-module", str(index))
     except SinkError:
@@ -83,12 +83,12 @@ def sinks() -> list[Endpoint]:
 
 
 def sources() -> list[Endpoint]:
-    """Returns the sources, monitors of sinks among them."""
+    """Returns the sources, including monitors of sinks."""
     return [_endpoint(fields) for fields in _short("sources")]
 
 
 def players_of(sink: int) -> int:
-    """Returns how many streams play into a sink."""
+    """Returns the number of streams that play into a sink."""
     return sum(fields[1] == str(sink) for fields in _short("sink-inputs"))
 
 
@@ -99,7 +99,7 @@ def _short(what: str) -> list[list[str]]:
 
 
 def _endpoint(fields: list[str]) -> Endpoint:
-    # number, name, module, "s16le 1ch 48000Hz", state
+    # index, name, module, "s16le 1ch 48000Hz", state
     encoding, channels, rate = [*fields[3].split(), "", "0ch", "0Hz"][:3]
     return Endpoint(
         index=int(fields[0]),
@@ -112,13 +112,13 @@ def _endpoint(fields: list[str]) -> Endpoint:
 
 
 def _pactl(*command: str) -> str:
-    """Runs the program and returns what it prints."""
+    """Runs pactl and returns its output."""
     try:
         done = subprocess.run(
             ["pactl", *command],
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT,
             env={**os.environ, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
         )
@@ -129,22 +129,23 @@ def _pactl(*command: str) -> str:
         ) from error
     except subprocess.TimeoutExpired as error:
         raise SinkError(
-            f"The sound server did not answer pactl for {_SECONDS:g} s; restart it."
+            f"The sound server did not respond to pactl for {_TIMEOUT:g} s; restart it."
         ) from error
     if done.returncode:
-        raise _refused(command, done.stderr.strip())
+        raise _failed(command, done.stderr.strip())
     return done.stdout
 
 
-def _refused(command: tuple[str, ...], said: str) -> SinkError:
-    if "Connection refused" in said or "No such file" in said or "Connection terminated" in said:
+def _failed(command: tuple[str, ...], reason: str) -> SinkError:
+    disconnected = ("Connection refused", "No such file", "Connection terminated")
+    if any(text in reason for text in disconnected):
         return SinkError(
-            "No sound server answers: start PulseAudio (pulseaudio --start) or PipeWire with "
+            "No sound server responds: start PulseAudio (pulseaudio --start) or PipeWire with "
             "pipewire-pulse, or set PULSE_SERVER."
         )
-    if "Access denied" in said:
+    if "Access denied" in reason:
         return SinkError(
-            "The sound server gives no permission (Access denied): run as the user who owns it, or "
-            "set PULSE_COOKIE."
+            "The sound server denies access (Access denied): run as the user that owns it, or set "
+            "PULSE_COOKIE."
         )
-    return SinkError(f"pactl {command[0]} failed: {said or 'no reason given'}.")
+    return SinkError(f"pactl {command[0]} failed: {reason or 'no reason given'}.")

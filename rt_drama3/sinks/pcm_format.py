@@ -1,4 +1,4 @@
-"""What samples look like when they are given to a sink."""
+"""The sample formats that sinks accept."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _WIDTH = {"s16le": 2, "f32le": 4}
 
 @dataclass(frozen=True)
 class PcmFormat:
-    """Rate, channels and encoding of one stream of samples.
+    """Rate, channels and encoding of a stream of samples.
 
     Attributes:
-        rate: in Hz, 8000 to 192000.
-        channels: interleaved, 1 to 8.
-        encoding: of bytes: signed 16-bit or 32-bit float, little-endian. Arrays are always floats.
+        rate: 8000 to 192000 Hz.
+        channels: 1 to 8, interleaved.
+        encoding: encoding of bytes: signed 16-bit or 32-bit float, little-endian. Arrays are always
+            floats.
 
     Raises:
-        RequestError: one of them is out of range.
+        RequestError: a value is out of range.
     """
 
     rate: int
@@ -41,7 +42,7 @@ class PcmFormat:
         check_stream_rate(self.rate, "sample rate")
         if not isinstance(self.channels, int) or not 1 <= self.channels <= MAX_CHANNELS:
             raise RequestError(
-                f"A stream has {self.channels!r} channels; use 1 to {MAX_CHANNELS} of them."
+                f"A stream cannot have {self.channels!r} channels; use 1 to {MAX_CHANNELS}."
             )
         if self.encoding not in _WIDTH:
             raise RequestError(f"The encoding is {self.encoding!r}; use 's16le' or 'f32le'.")
@@ -52,17 +53,18 @@ class PcmFormat:
         return self.channels * _WIDTH[self.encoding]
 
     def frames(self, pcm: Pcm) -> Frames:
-        """Checks samples and returns them as floats.
+        """Validates samples and returns them as floats.
 
         Args:
-            pcm: bytes of whole frames in this format, or an array of floats in [-1, 1]:
-                ``[frames, channels]``, or ``[frames]`` of one channel.
+            pcm: bytes of whole frames in this format, or an array of floats in [-1, 1] of shape
+                ``[frames, channels]``, or ``[frames]`` for one channel.
 
         Returns:
-            ``[frames, channels]`` float32. A sample of 16 bits comes back to the same 16 bits.
+            ``[frames, channels]`` float32. Converting back to 16 bits is exact.
 
         Raises:
-            RequestError: a cut frame, another number of channels, or samples that are not finite.
+            RequestError: an incomplete frame, a different number of channels, or a sample that is
+                not finite.
         """
         if isinstance(pcm, np.ndarray):
             if pcm.ndim != 1 and (pcm.ndim != 2 or pcm.shape[1] != self.channels):
@@ -90,7 +92,7 @@ class PcmFormat:
 
 
 def with_channels(frames: Frames, channels: int) -> Frames:
-    """Returns frames with another number of channels: one is repeated, several are averaged."""
+    """Changes the number of channels: mono is repeated, several are averaged first."""
     have = frames.shape[1]
     if have == channels:
         return frames
@@ -99,7 +101,7 @@ def with_channels(frames: Frames, channels: int) -> Frames:
 
 
 def to_int16(frames: Frames) -> NDArray[np.int16]:
-    """Returns frames as 16-bit integers by the rule of ``audio.float_to_s16le``."""
+    """Converts frames to 16-bit integers by the rule of ``audio.float_to_s16le``."""
     scaled = np.rint(frames * np.float32(32_768))
     integers: NDArray[np.int16] = np.clip(scaled, -32_768, 32_767).astype(np.int16)
     return integers

@@ -1,8 +1,8 @@
-"""Turns what was written into an endless stream of blocks for a device; pure, without devices.
+"""Turns written samples into an endless stream of blocks for a device. No device is needed here.
 
-One thread puts frames in (``put``, ``finish``, ``request_stop``), another takes blocks out
-(``render``), usually an audio callback that must neither wait nor fail. Nothing here locks: each
-side changes only its own fields and reads the other's.
+One thread writes (``put``, ``finish``, ``request_stop``), another one reads blocks (``render``),
+usually an audio callback that must neither block nor fail. There are no locks: each side changes
+only its own fields and reads the other's.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from rt_drama3.sinks.ring import Block, Ring
 
 @dataclass(frozen=True)
 class _Stop:
-    """A wish to be quiet: fade so many frames, drop everything written before a position."""
+    """A request to stop: fade over some frames and drop everything written before a position."""
 
     fade: int
     until: int
 
 
 class Player:
-    """Silence, then a take without a gap, then silence.
+    """Renders silence, then a take without gaps, then silence.
 
-    A take starts once ``prebuffer`` frames wait, or the take is finished, and the device has been
-    running for ``lead`` frames (devices swallow their beginning). When nothing is left in the
-    middle of a take that is an underrun, and the prebuffer is collected again.
+    A take starts once ``prebuffer`` frames are buffered, or the take is finished, and the device
+    has been running for ``lead`` frames (devices drop their first samples). Running out of samples
+    in the middle of a take is an underrun; the prebuffer is then filled again.
 
     Args:
-        capacity: frames that can wait.
-        channels: of the device.
-        lead: frames of silence before the first sound.
+        capacity: size of the buffer in frames.
+        channels: channels of the device.
+        lead: frames of silence before the first take.
 
     Attributes:
-        prebuffer: frames to collect before the next start; the writer may change it at any time.
-        underruns: gaps so far, counted when the sound goes on.
-        rendered: frames given to the device so far, silence included.
+        prebuffer: frames to buffer before the next start; the writer may change it at any time.
+        underruns: gaps so far, counted when playback resumes.
+        rendered: frames rendered so far, including silence.
         quiet_since: ``rendered`` when the last take ended.
     """
 
@@ -49,53 +49,53 @@ class Player:
         self.quiet_since = 0
         self._ring = Ring(capacity, channels)
         self._lead = lead
-        self._began = 0  # position where the newest take began
+        self._began = 0  # position where the current take began
         self._finished = 0  # position where the last finished one ended
-        self._stop: _Stop | None = None  # the newest wish
-        self._stopped: _Stop | None = None  # the one that was fulfilled or is being
+        self._stop: _Stop | None = None  # the latest request
+        self._stopped: _Stop | None = None  # the request that is done or in progress
         self._playing = False
-        self._dry = False  # nothing was left where more was expected
+        self._dry = False  # ran out of samples in the middle of a take
         self._fade_total = self._fade_left = 0
 
     # --- the writer's side ---
 
     def put(self, frames: Block) -> int:
-        """Takes as many frames as there is room for, and returns how many."""
+        """Buffers as many frames as there is room for, and returns their number."""
         if self._finished == self._ring.written:
             self._began = self._finished
         return self._ring.put(frames)
 
     def finish(self) -> None:
-        """Ends the take: what was put is played without waiting for more."""
+        """Ends the take: what is buffered is played without waiting for more."""
         self._finished = self._ring.written
 
     def request_stop(self, fade: int) -> None:
-        """Fades over the next so many frames and drops what was put so far, but nothing after."""
+        """Fades out over the next ``fade`` frames and drops what was put before this call."""
         self._stop = _Stop(max(0, fade), self._ring.written)
 
     @property
     def room(self) -> int:
-        """Frames that ``put`` would take."""
+        """Frames that ``put`` would accept."""
         return self._ring.room
 
     @property
     def buffered(self) -> int:
-        """Frames that wait."""
+        """Frames that are buffered."""
         return self._ring.available
 
     @property
     def stopping(self) -> bool:
-        """True while a stop is wished for or fading."""
+        """True while a stop is requested or fading."""
         return self._stop is not self._stopped or self._fade_left > 0
 
     @property
-    def fade_wanted(self) -> int:
-        """Frames that the newest stop wants to fade over."""
+    def requested_fade(self) -> int:
+        """Frames of fade that the latest stop asks for."""
         return 0 if self._stop is None else self._stop.fade
 
     @property
     def quiet(self) -> bool:
-        """True when everything was rendered and nothing sounds."""
+        """True if everything was rendered and only silence follows."""
         return not self._playing and self._ring.available == 0 and not self.stopping
 
     # --- the device's side ---
@@ -113,7 +113,7 @@ class Player:
         self.rendered += len(out)
 
     def drop(self) -> None:
-        """Fulfils a wish to stop without fading: the device has done it. Device's side only."""
+        """Completes a stop whose fade the device did by itself. Device's side only."""
         self._stopped = self._stop
         self._fade_left = 0
         if self._stopped is not None:
@@ -123,7 +123,7 @@ class Player:
         stop = self._stop
         if stop is None:
             return
-        if not self._fade_left and self._playing:  # a second stop does not begin it again
+        if not self._fade_left and self._playing:  # a second stop does not restart the fade
             fade = min(stop.fade, stop.until - self._ring.read)
             self._fade_total = self._fade_left = max(0, fade)
         self._stopped = stop
@@ -153,7 +153,7 @@ class Player:
             wait = self._ring.available < max(1, self.prebuffer) and not finished
             if wait or self.rendered < self._lead:
                 return 0
-            # Only now: a take that turns out to be finished just ended a little before we knew.
+            # Not earlier: if the take turns out to be finished, running out was not an underrun.
             if self._dry and self._ring.read > self._began:
                 self.underruns += 1
             self._playing, self._dry = True, False

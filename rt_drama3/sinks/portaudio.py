@@ -1,4 +1,4 @@
-"""PortAudio through PyAudio: is it there, which devices are there, which one is meant."""
+"""PortAudio through PyAudio: load it, list the devices, and pick one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rt_drama3.errors import SinkError
 from rt_drama3.system import machine
 
 _VIRTUAL = ("blackhole", "cable", "rt-drama3", "loopback", "vb-audio", "soundflower")
-_starting = threading.Lock()  # PortAudio counts its users without one
+_starting = threading.Lock()  # PortAudio's user count is not thread-safe
 
 
 @dataclass(frozen=True)
 class AudioDevice:
-    """One device as PortAudio describes it.
+    """A device as PortAudio describes it.
 
     Attributes:
-        index: PortAudio's number of it, which changes as devices come and go.
+        index: PortAudio's index, which changes as devices come and go.
         name: its name.
-        host: which of the system's audio interfaces offers it, such as ALSA or Core Audio.
-        outputs, inputs: channels that it plays and records.
-        rate: its own rate in Hz.
+        host: host API that provides it, e.g. ALSA or Core Audio.
+        outputs, inputs: number of output and input channels.
+        rate: its native rate in Hz.
         output_latency_ms, input_latency_ms: as reported for short buffers; None without channels.
-        default_output, default_input: what the system uses when nothing is chosen.
-        virtual: a loopback device, by its name.
+        default_output, default_input: whether it is the system's default.
+        virtual: whether it is a loopback device, judged by its name.
     """
 
     index: int
@@ -50,7 +50,7 @@ def load() -> Any:
     """Returns the ``pyaudio`` module.
 
     Raises:
-        SinkError: it is not installed, or its library is missing.
+        SinkError: it is not installed, or PortAudio's library is missing.
     """
     try:
         return importlib.import_module("pyaudio")
@@ -62,16 +62,16 @@ def load() -> Any:
         ) from error
     except ImportError as error:
         raise SinkError(
-            f"pyaudio is installed but PortAudio's library cannot be loaded ({error}): install it "
+            f"pyaudio is installed, but PortAudio's library cannot be loaded ({error}): install it "
             "(Debian: apt-get install libportaudio2; macOS: brew install portaudio)."
         ) from error
 
 
 def start() -> Any:
-    """Starts PortAudio, which looks for devices if nobody else in this process uses it.
+    """Starts PortAudio, which scans for devices unless it is already in use in this process.
 
     Returns:
-        A ``pyaudio.PyAudio``; call its ``terminate``, through ``end``.
+        A ``pyaudio.PyAudio``; release it with ``end``.
 
     Raises:
         SinkError: PortAudio is missing or does not start.
@@ -85,7 +85,7 @@ def start() -> Any:
 
 
 def end(audio: Any) -> None:
-    """Ends what ``start`` returned."""
+    """Releases what ``start`` returned."""
     with _starting, machine.silent_stderr():
         audio.terminate()
 
@@ -94,7 +94,7 @@ def devices(audio: Any) -> list[AudioDevice]:
     """Returns all devices, in PortAudio's order.
 
     Raises:
-        SinkError: PortAudio does not describe them.
+        SinkError: PortAudio cannot list them.
     """
     try:
         return _devices(audio)
@@ -131,20 +131,20 @@ def _devices(audio: Any) -> list[AudioDevice]:
 
 
 def pick_output(found: Sequence[AudioDevice], wanted: str | int | None) -> AudioDevice:
-    """Chooses the device to play through.
+    """Picks the device to play through.
 
     Args:
         found: all devices.
-        wanted: an index, a name, or a part of a name (capitals do not matter; a whole name goes
-            before a part, and the first of several with the same name is taken); None for the
-            system's default.
+        wanted: an index, a name, or part of a name (case-insensitive; a full match has priority,
+            and the first of several devices with the same name is used); None for the system's
+            default.
 
     Raises:
-        SinkError: there is none, it does not play, or a part of a name fits several names.
+        SinkError: there is no such output device, or part of a name matches several names.
     """
     outputs = [device for device in found if device.outputs > 0]
     if not outputs:
-        raise SinkError(nothing_plays())
+        raise SinkError(no_output_message())
     if wanted is None or wanted == "":
         return next((device for device in outputs if device.default_output), outputs[0])
     text = str(wanted).strip()
@@ -156,22 +156,22 @@ def pick_output(found: Sequence[AudioDevice], wanted: str | int | None) -> Audio
         chosen = chosen or [device for name, device in names if text.lower() in name]
     if not chosen:
         known = ", ".join(f"{device.index} {device.name!r}" for device in outputs)
-        raise SinkError(f"No output device is or contains {text!r}; there are: {known}.")
+        raise SinkError(f"No output device matches {text!r}; there are: {known}.")
     fitting = list(dict.fromkeys(device.name for device in chosen))
     if len(fitting) > 1:
         raise SinkError(
-            f"{text!r} fits several output devices: {', '.join(map(repr, fitting))}; give more of "
-            "the name, or the index that rt-drama3 devices shows."
+            f"{text!r} matches several output devices: {', '.join(map(repr, fitting))}; give more "
+            "of the name, or the index that rt-drama3 devices shows."
         )
     return chosen[0]
 
 
-def nothing_plays() -> str:
-    """Returns why there may be no output device, and what to do about it."""
+def no_output_message() -> str:
+    """Returns why there is probably no output device, and what to do about it."""
     cards = glob.glob("/dev/snd/pcm*p") if sys.platform == "linux" else []
     if cards and not any(os.access(card, os.R_OK | os.W_OK) for card in cards):
         return (
-            "There is a sound card but no permission to use it: add the user to the group that "
+            "There is a sound card, but no permission to use it: add the user to the group that "
             f"owns {cards[0]} (usually 'audio'), or start a sound server."
         )
     return "No output device was found: connect one, or start a sound server such as PipeWire."

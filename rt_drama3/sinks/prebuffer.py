@@ -1,4 +1,4 @@
-"""How much sound to collect before playing starts: as little as the arrivals allow."""
+"""How much audio to buffer before playback starts: as little as the arrivals allow."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import deque
 
 
 class Prebuffer:
-    """Chooses the prebuffer from how late sound has arrived; knows no clock and no device.
+    """Chooses the prebuffer from how late audio has arrived. Needs no clock and no device.
 
-    Sound that arrives exactly in time needs none. A piece that arrives 60 ms later than playing
-    would need it, counted from the first piece, needs 60 ms collected before the start. The choice
-    is the worst of the last ``memory`` pieces plus a margin, within bounds. Silence longer than
-    ``most_ms`` is not jitter but a pause (someone thinks, or types): counting starts again there,
-    as it does with every take.
+    Audio that arrives exactly on time needs none. A chunk that arrives 60 ms later than playback
+    would need it, counted from the first chunk, needs 60 ms buffered before the start. The choice
+    is the worst of the last ``memory`` chunks plus a margin, within bounds. A delay above
+    ``most_ms`` is not jitter but a pause (an LLM thinks, a user types): counting restarts there, as
+    it does with every take.
 
     Args:
-        least_ms, most_ms: bounds of the choice.
-        first_ms: the choice before anything was measured.
+        least_ms, most_ms: bounds.
+        first_ms: used before anything was measured.
         margin_ms: added to the worst lateness, for the device's own block.
-        memory: pieces remembered, over all takes.
+        memory: number of chunks remembered, across takes.
     """
 
     def __init__(
@@ -32,21 +32,21 @@ class Prebuffer:
         self.least_ms, self.most_ms, self.first_ms = least_ms, most_ms, first_ms
         self.margin_ms = margin_ms
         self._lateness: deque[float] = deque(maxlen=memory)  # milliseconds
-        self._began: float | None = None  # when the first piece of this take came
-        self._given = 0.0  # seconds of sound in the take before the next piece
+        self._began: float | None = None  # when the first chunk of this take arrived
+        self._given = 0.0  # seconds of audio in the take before the next chunk
 
     @property
     def target_ms(self) -> float:
-        """What to collect before the next start, in milliseconds."""
+        """Milliseconds to buffer before the next start."""
         if not self._lateness:
             return self.first_ms
         return min(self.most_ms, max(self.least_ms, max(self._lateness) + self.margin_ms))
 
     def arrived(self, now: float, seconds: float) -> None:
-        """Notes a piece.
+        """Records the arrival of a chunk.
 
         Args:
-            now: when it came, in seconds of any steady clock.
+            now: time of arrival, in seconds of any monotonic clock.
             seconds: its length.
         """
         if self._began is None:
@@ -60,5 +60,5 @@ class Prebuffer:
         self._given += seconds
 
     def ended(self) -> None:
-        """Notes the end of a take: the next piece is the first of another."""
+        """Ends a take: the next chunk is the first of another one."""
         self._began = None

@@ -1,13 +1,13 @@
-"""One playback stream of PulseAudio (or PipeWire's stand-in for it), through libpulse itself.
+"""One playback stream of PulseAudio (or PipeWire's replacement for it), through libpulse itself.
 
-Why not the others: PortAudio reaches the server through ALSA's plugin, which needs another package,
-picks its sink by an environment variable of the whole process and loses the last 30 ms at a stop;
-``pacat`` is a process with a pipe of 64 KiB in between, so nothing can be stopped or measured; and
-libpulse's simple interface cannot take back what it was given. Here sound that the server has not
-played yet is written over by its own fade, so a stop is quick although the buffer is comfortable,
-and samples arrive bit for bit where rate and channels agree.
+Why not the alternatives: PortAudio reaches the server through ALSA's plugin, which needs another
+package, selects its sink by an environment variable of the whole process and loses the last 30 ms
+at a stop; ``pacat`` is a process behind a pipe of 64 KiB, so nothing can be stopped or measured;
+and libpulse's simple API cannot take back what it was given. Here, audio that the server has not
+played yet is overwritten by its own fade, so a stop is quick although the buffer is large, and
+samples arrive bit-exact if rate and channels agree.
 
-The loop of libpulse runs in one thread of ours and is asked instead of calling back, so no C code
+libpulse's main loop runs in one of our threads and is polled instead of calling back, so no C code
 calls into the interpreter.
 """
 
@@ -50,11 +50,11 @@ _ERROR_ACCESS, _ERROR_NO_ENTITY, _ERROR_REFUSED = 1, 5, 6
 _ERROR_AUTH_KEY = 7
 _UNSET = 0xFFFF_FFFF
 
-_MARGIN_MS = 5.0  # for the fade to reach the server before it reads on
-_MOST_BLOCK_MS = 50.0  # that a sink reads at once
-_POLL_MICROSECONDS = 50_000  # the loop wakes by itself whenever the server wants samples
+_MARGIN_MS = 5.0  # for the fade to reach the server before it reads further
+_MAX_BLOCK_MS = 50.0  # that a sink reads at a time
+_POLL_MICROSECONDS = 50_000  # the loop wakes up whenever the server requests samples
 _CONNECT_SECONDS = 10.0
-_ANSWER_SECONDS = 0.02  # of a server that is asked for its positions
+_TIMING_SECONDS = 0.02  # timeout of a request for the server's positions
 
 
 class _SampleSpec(ctypes.Structure):
@@ -136,9 +136,9 @@ class PulseTarget:
 
     Attributes:
         sink: the server's name of the sink.
-        rate: samples per second given to the server; the sink's own, so that nothing resamples.
-        buffer_ms: what the server is asked to hold. More of it survives a busier machine and delays
-            the listener by as much.
+        rate: rate in Hz; the sink's own, so that the server does not resample.
+        buffer_ms: requested size of the server's buffer. A larger one survives a busier machine and
+            adds as much latency.
     """
 
     sink: str
@@ -150,12 +150,12 @@ class PulseStream:
     """Plays what a player renders until it is closed or fails.
 
     Args:
-        target: where to.
+        target: where to play.
         player: rendered from in this stream's thread.
-        failed: called once, from that thread, when the server or its sink goes away.
+        failed: called once, in that thread, when the server or its sink goes away.
 
     Raises:
-        SinkError: no libpulse, no server, no such sink, or no permission.
+        SinkError: libpulse, the server or the sink is missing, or access is denied.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class PulseStream:
     ) -> None:
         self.target = target
         self.latency_ms: float | None = None
-        self.underflows = 0  # of the server: it was given nothing in time
+        self.underflows = 0  # times that the server ran out of samples
         self._pulse = _library()
         self._player = player
         self._failed = failed
@@ -171,7 +171,7 @@ class PulseStream:
         self._frame = 2 * player.channels
         # The last second rendered, by position: what a fade is made of.
         self._history = np.zeros((target.rate + 1, player.channels), np.int16)
-        self._written = 0  # frames given to the server, which counts positions in bytes
+        self._written = 0  # frames written to the server, which counts positions in bytes
         self._stop_seen = False
         self._underflow = -1
         self._loop = self._pulse.pa_mainloop_new()
@@ -196,7 +196,7 @@ class PulseStream:
         self._free()
 
     def wake(self) -> None:
-        """Lets the thread look at the player now, because a stop was asked for."""
+        """Wakes the thread, so that it handles a requested stop immediately."""
         if self._loop:
             self._pulse.pa_mainloop_wakeup(self._loop)
 
@@ -210,11 +210,11 @@ class PulseStream:
         spec = _SampleSpec(_S16LE, self.target.rate, self._player.channels)
         stream = pulse.pa_stream_new(self._context, b"speech", ctypes.byref(spec), None)
         if not stream:
-            raise self._error("does not take this rate")
+            raise self._error("does not support this rate")
         self._stream = stream
         length = int(self.target.rate * self.target.buffer_ms / 1e3) * self._frame
-        # Playing begins, and goes on after an underflow, with a quarter; with no such threshold the
-        # server would skip what comes late instead of playing it late.
+        # Playback starts, and resumes after an underflow, with a quarter of the buffer; without
+        # this threshold the server would skip late samples instead of playing them late.
         attributes = _BufferAttr(
             _UNSET, length, length // 4 // self._frame * self._frame, _UNSET, _UNSET
         )
@@ -223,7 +223,7 @@ class PulseStream:
         if pulse.pa_stream_connect_playback(
             stream, name, ctypes.byref(attributes), flags, None, None
         ):
-            raise self._error("refuses the stream")
+            raise self._error("rejected the stream")
         self._until(lambda: pulse.pa_stream_get_state(stream) == _STREAM_READY)
 
     def _until(self, ready: Callable[[], bool]) -> None:
@@ -233,7 +233,7 @@ class PulseStream:
                 raise self._error("cannot be used")
             if time.monotonic() > limit:
                 raise SinkError(
-                    f"The sound server did not answer for {_CONNECT_SECONDS:g} s; restart it."
+                    f"The sound server did not respond for {_CONNECT_SECONDS:g} s; restart it."
                 )
 
     def _error(self, what: str) -> SinkError:
@@ -241,18 +241,18 @@ class PulseStream:
         reason = self._pulse.pa_strerror(code).decode("utf-8", errors="replace")
         if code == _ERROR_NO_ENTITY:
             return SinkError(
-                f"The sound server has no sink {self.target.sink!r}; make it with rt-drama3 mic "
+                f"The sound server has no sink {self.target.sink!r}; create it with rt-drama3 mic "
                 "create."
             )
         if code == _ERROR_REFUSED:
             return SinkError(
-                "No sound server answers: start PulseAudio (pulseaudio --start) or PipeWire with "
+                "No sound server responds: start PulseAudio (pulseaudio --start) or PipeWire with "
                 "pipewire-pulse, or set PULSE_SERVER."
             )
         if code in (_ERROR_ACCESS, _ERROR_AUTH_KEY):
             return SinkError(
-                f"The sound server gives no permission ({reason}): run as the user who owns it, or "
-                "set PULSE_COOKIE."
+                f"The sound server denies access ({reason}): run as the user that owns it, or set "
+                "PULSE_COOKIE."
             )
         return SinkError(f"The sound server {what}: {reason}.")
 
@@ -280,7 +280,7 @@ class PulseStream:
             self._feed()
             self._measure()
         if not self._closing:
-            self._failed(self._error("is gone, or removed the virtual microphone"))
+            self._failed(self._error("exited, or removed the virtual microphone"))
 
     def _iterate(self) -> bool:
         pulse = self._pulse
@@ -297,7 +297,7 @@ class PulseStream:
         return not self._stream or pulse.pa_stream_get_state(self._stream) < _STREAM_FAILED
 
     def _feed(self) -> None:
-        """Gives the server what it asks for: sound, or silence."""
+        """Writes what the server requests: the take, or silence."""
         size = self._pulse.pa_stream_writable_size(self._stream)
         if size > 1 << 31:  # (size_t) -1: the stream has failed
             return
@@ -317,8 +317,8 @@ class PulseStream:
         )
 
     def _remember(self, block: NDArray[np.int16]) -> None:
-        places = np.arange(self._written, self._written + len(block)) % len(self._history)
-        self._history[places] = block
+        indices = np.arange(self._written, self._written + len(block)) % len(self._history)
+        self._history[indices] = block
 
     def _measure(self) -> None:
         latency, negative = c_uint64(), c_int()
@@ -332,38 +332,38 @@ class PulseStream:
             self.underflows += 1
 
     def _update_timing(self) -> None:
-        """Asks the server for its positions; those that come by themselves may be a second old."""
+        """Requests the server's positions; automatic updates may be a second old."""
         pulse = self._pulse
-        asked = pulse.pa_stream_update_timing_info(self._stream, None, None)
-        if not asked:
+        operation = pulse.pa_stream_update_timing_info(self._stream, None, None)
+        if not operation:
             return
-        limit = time.monotonic() + _ANSWER_SECONDS
-        while pulse.pa_operation_get_state(asked) == _RUNNING and time.monotonic() < limit:
+        limit = time.monotonic() + _TIMING_SECONDS
+        while pulse.pa_operation_get_state(operation) == _RUNNING and time.monotonic() < limit:
             if not self._iterate() or not self._healthy():
                 break
-        pulse.pa_operation_unref(asked)
+        pulse.pa_operation_unref(operation)
 
     def _fade_out(self) -> None:
         """Writes a fade, then silence, over what the server has but has not played."""
         self._update_timing()
         info = self._pulse.pa_stream_get_timing_info(self._stream)
-        fade = self._player.fade_wanted
+        fade = self._player.requested_fade
         if not info or info.contents.read_corrupt:
             return  # the player fades what comes next instead
-        # Since then the server went on, by whole blocks.
+        # Meanwhile the server has continued to read, in whole blocks.
         stamp = info.contents.seconds + info.contents.microseconds / 1e6
         age_ms = max(0.0, 1e3 * (time.time() - stamp))
-        block_ms = min(info.contents.sink_block_usec / 1e3, _MOST_BLOCK_MS)
+        block_ms = min(info.contents.sink_block_usec / 1e3, _MAX_BLOCK_MS)
         ahead = (age_ms + block_ms + _MARGIN_MS) * self.target.rate / 1e3
         begin = info.contents.read_index // self._frame + round(ahead)
         held = self._written - begin
         if held < fade or held > len(self._history):
             return
-        places = np.arange(begin, self._written) % len(self._history)
-        block = self._history[places]
+        indices = np.arange(begin, self._written) % len(self._history)
+        block = self._history[indices]
         ramp = np.zeros(held, np.float32)
         ramp[:fade] = 1 - np.arange(1, fade + 1, dtype=np.float32) / np.float32(max(1, fade))
         faded = np.rint(block * ramp[:, None]).astype("<i2")
         self._write(np.ascontiguousarray(faded), begin, _SEEK_ABSOLUTE)
-        self._history[places] = faded
+        self._history[indices] = faded
         self._player.drop()

@@ -1,4 +1,4 @@
-"""A bounded buffer between one thread that writes and one that reads, without locks."""
+"""A lock-free ring buffer between one writing and one reading thread."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ Block = NDArray[np.int16]  # [frames, channels]
 
 
 class Ring:
-    """Holds 16-bit frames in order.
+    """A bounded FIFO of 16-bit frames.
 
-    Positions count frames since the beginning and only grow. The writer alone changes ``written``
-    and the reader alone ``read``, each after the samples are in place; since an interpreter's
-    assignment is atomic, neither needs a lock, and an audio callback never waits for a writer.
+    Positions count frames since the beginning and only grow. Only the writer changes ``written``
+    and only the reader changes ``read``, each after the samples are in place; since assignments are
+    atomic in CPython, neither needs a lock, and an audio callback never waits for a writer.
 
     Args:
-        capacity: in frames.
-        channels: samples of a frame.
+        capacity: frames.
+        channels: samples per frame.
     """
 
     def __init__(self, capacity: int, channels: int) -> None:
@@ -37,7 +37,7 @@ class Ring:
         return self.capacity - (self.written - self.read)
 
     def put(self, frames: Block) -> int:
-        """Appends as many frames as there is room for, and returns how many. Writer only."""
+        """Appends as many frames as there is room for, and returns their number. Writer only."""
         count = min(len(frames), self.room)
         at = self.written % self.capacity
         first = min(count, self.capacity - at)
@@ -47,7 +47,7 @@ class Ring:
         return count
 
     def take(self, out: Block) -> int:
-        """Moves as many frames as there are into ``out``, and returns how many. Reader only."""
+        """Moves available frames into ``out`` and returns their number. Reader only."""
         count = min(len(out), self.available)
         at = self.read % self.capacity
         first = min(count, self.capacity - at)
@@ -57,5 +57,5 @@ class Ring:
         return count
 
     def skip_to(self, position: int) -> None:
-        """Drops what lies before a position; nothing if it was read already. Reader only."""
+        """Drops everything before a position, unless it was read already. Reader only."""
         self.read = max(self.read, min(position, self.written))

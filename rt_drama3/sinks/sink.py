@@ -1,28 +1,27 @@
-"""The contract of every output: open, write, drain, stop, close.
+"""The interface of every output: open, write, drain, stop, close.
 
-A sink takes samples at the pace it can: ``write`` returns when everything was taken, so a producer
-that is faster than the listener waits and nothing is lost. A device that stops taking samples is an
-error after a bounded time, never a hang. Pipes are the exception: a pipe whose reader pauses holds
-its writer for as long as the reader likes, as pipes do.
+A sink applies backpressure: ``write`` returns when all samples were taken, so a producer that is
+faster than playback waits and nothing is lost. A device that stops taking samples raises an error
+after a bounded time and never hangs. Pipes are the exception: like any pipe, one whose reader
+pauses blocks its writer.
 
-A *take* is one utterance: some writes, then ``finish`` (nothing more follows, play it out) or
-``drain`` (the same, and wait until it was heard), or ``stop`` (be quiet now). The sink stays open
-for the next one.
+A *take* is one utterance: some writes, then ``finish`` (play what is buffered), ``drain`` (the
+same, and wait until it was played) or ``stop`` (silence immediately). The sink stays open for the
+next one.
 
-One thread writes at a time. ``stop`` and ``close`` may come from any thread while another is in
-``write`` or ``drain``, which then return at once; what was not played is dropped. On an event loop
-use ``AsyncSink``.
+One thread writes at a time. ``stop`` and ``close`` may be called from any thread while another is
+in ``write`` or ``drain``, which then return immediately; what was not played is dropped. On an
+event loop use ``AsyncSink``.
 
-After a ``SinkError`` a sink may be written to again: a device that has come back is opened anew, at
-most once a second, and until then ``write`` raises. ``close`` always works.
+After a ``SinkError`` writing may continue: the sink tries to reopen the device, not more than once
+per second, and until that succeeds ``write`` raises. ``close`` always works.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rt_drama3.errors import SinkError
 from rt_drama3.sinks.pcm_format import Pcm, PcmFormat
@@ -32,15 +31,15 @@ FADE_MS = 20.0
 
 @dataclass(frozen=True)
 class SinkStats:
-    """How a sink is doing.
+    """State of a sink.
 
     Attributes:
-        buffered_ms: sound taken but not yet given to the device; 0 for files.
-        underruns: times the listener met a gap because nothing had been written.
-        device_rate: in Hz, what the output runs at; 0 while closed.
-        prebuffer_ms: what is collected before a take starts; 0 for files.
-        latency_ms: from the device taking a sample to the listener, as the device reports it; None
-            where it reports none.
+        buffered_ms: audio accepted but not yet passed to the device; 0 for files.
+        underruns: gaps in playback because nothing had been written in time.
+        device_rate: rate of the output in Hz; 0 while closed.
+        prebuffer_ms: audio buffered before a take starts; 0 for files.
+        latency_ms: delay from the device to the listener, as the device reports it; None if it
+            reports none.
     """
 
     buffered_ms: float = 0.0
@@ -51,11 +50,11 @@ class SinkStats:
 
 
 class Sink(ABC):
-    """An audio output; a context manager that plays out at a clean end and stops at another.
+    """An audio output; a context manager that drains on a normal exit and stops on an exception.
 
     Attributes:
-        name: what it is called in messages.
-        recovers: whether it can go on after a failure; a file would have a hole.
+        name: used in messages.
+        recovers: whether it can continue after a failure; a file would have a hole.
     """
 
     name: str
@@ -63,31 +62,31 @@ class Sink(ABC):
 
     @abstractmethod
     def open(self, format: PcmFormat) -> None:
-        """Starts the output; a sink that was closed can be opened again.
+        """Starts the output; a closed sink can be opened again.
 
         Args:
-            format: of what will be written.
+            format: format of the samples that will be written.
 
         Raises:
-            SinkError: it cannot be opened, or is open.
-            RequestError: this output has no such format.
+            SinkError: it cannot be opened, or is already open.
+            RequestError: this output does not support the format.
         """
 
     @abstractmethod
     def write(self, pcm: Pcm) -> None:
-        """Takes samples, waiting until there is room for all of them, or until ``stop``.
+        """Writes samples; blocks until there is room for all of them, or until ``stop``.
 
         Args:
             pcm: see ``PcmFormat.frames``.
 
         Raises:
             SinkError: the sink is not open, or the output failed.
-            RequestError: the samples are not of the format.
+            RequestError: the samples do not match the format.
         """
 
     @abstractmethod
     def finish(self) -> None:
-        """Ends the take: what was written is played though nothing follows. Returns at once.
+        """Ends the take: what was written is played without waiting for more. Does not block.
 
         Raises:
             SinkError: the sink is not open, or the output failed.
@@ -95,7 +94,7 @@ class Sink(ABC):
 
     @abstractmethod
     def drain(self) -> None:
-        """Ends the take and waits until its last sample was heard, or until ``stop``.
+        """Ends the take and waits until its last sample was played, or until ``stop``.
 
         Raises:
             SinkError: the sink is not open, or the output failed.
@@ -103,17 +102,17 @@ class Sink(ABC):
 
     @abstractmethod
     def stop(self, fade_ms: float = FADE_MS) -> None:
-        """Is quiet now: fades out what sounds, and drops the rest. Never raises; any thread.
+        """Silences the output: fades out and drops the rest. Never raises; any thread.
 
         Files keep what was written.
 
         Args:
-            fade_ms: length of the fade; 0 cuts.
+            fade_ms: length of the fade; 0 cuts immediately.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Stops and lets go of the output; a second call does nothing. Any thread.
+        """Stops and releases the output; a second call does nothing. Any thread.
 
         Raises:
             SinkError: a file cannot be completed.
@@ -122,17 +121,12 @@ class Sink(ABC):
     @property
     @abstractmethod
     def stats(self) -> SinkStats:
-        """How it is doing; any thread."""
+        """Current state; any thread."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         try:
             if kind is None:
                 self.drain()
@@ -141,10 +135,10 @@ class Sink(ABC):
 
 
 def not_open(name: str) -> SinkError:
-    """The error of writing to a closed sink."""
+    """Returns the error for using a closed sink."""
     return SinkError(f"{name} is not open; call open() with the format of the samples first.")
 
 
 def already_open(name: str) -> SinkError:
-    """The error of opening twice."""
-    return SinkError(f"{name} is open already; close it before opening it with another format.")
+    """Returns the error for opening a sink twice."""
+    return SinkError(f"{name} is already open; close it before opening it with another format.")

@@ -1,4 +1,4 @@
-"""Plays through a sound card, by PortAudio's callback."""
+"""Plays through an output device with PortAudio's callback interface."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from rt_drama3.sinks.prebuffer import Prebuffer
 
 FALLBACK_RATES = (48_000, 44_100, 96_000, 32_000, 24_000, 22_050, 16_000, 8_000)
 _log = logging.getLogger(__name__)
-_CLOSE_SECONDS = 3.0  # after which a stream that does not close is left alone
-_LEAD_MS = 50.0  # of silence after opening: cards and drivers swallow their beginning
-# PortAudio's numbers of errors: https://portaudio.com/docs/v19-doxydocs/portaudio_8h.html
+_CLOSE_SECONDS = 3.0  # then a stream that does not close is abandoned
+_LEAD_MS = 50.0  # silence after opening: cards and drivers drop their first samples
+# PortAudio's error codes: https://portaudio.com/docs/v19-doxydocs/portaudio_8h.html
 _INVALID_CHANNELS, _INVALID_DEVICE, _INVALID_RATE = -9998, -9996, -9997
 _DEVICE_UNAVAILABLE = -9985
 
 
 class SpeakerSink(DeviceSink):
-    """Plays through an output device at the device's own rate and channels.
+    """Plays through an output device at its native rate and number of channels.
 
-    The device runs, silently, from ``open`` to ``close``, so that a take starts at once. A stop is
-    silent after at most one block, the fade, and what the device itself holds
-    (``stats.latency_ms``). Rates are converted by the low-latency filter, which holds back 2 ms.
+    The device runs, silently, from ``open`` to ``close``, so that a take starts immediately. A stop
+    takes one block, the fade, and what the device itself buffers (``stats.latency_ms``). Rates are
+    converted by the low-latency filter, which adds 2 ms.
 
     Args:
-        device: index, name, or a part of the name; None for the system's default.
-        fallback: when the chosen device is not there, or fails, use the system's default instead.
-        block_ms: what the device asks for at a time. A stop waits for the next block; longer ones
-            suit a machine that is too busy to answer a hundred times per second.
+        device: index, name, or part of the name; None for the system's default.
+        fallback: use the system's default if the chosen device is missing or fails.
+        block_ms: length of the blocks that the device requests. A stop waits for the next block;
+            longer blocks suit a machine that is too busy for a hundred callbacks per second.
         buffer_ms, stall_seconds, prebuffer: see ``DeviceSink``.
 
-    Devices that were plugged in later are seen when the last sink of this process that uses
-    PortAudio was closed or failed, since PortAudio looks for devices when it starts.
+    PortAudio scans for devices when it starts: one plugged in later is found only after all sinks
+    of this process that use PortAudio were closed or have failed.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SpeakerSink(DeviceSink):
                     self.device = device
                     return player, rate
         raise SinkError(
-            f"Output device {device.name!r} takes none of the rates "
+            f"Output device {device.name!r} supports none of the rates "
             f"{', '.join(map(str, dict.fromkeys((device.rate, format.rate, *FALLBACK_RATES))))} Hz "
             f"in 16 bits; choose another with --sink speaker:DEVICE ({refusal})."
         )
@@ -137,41 +137,41 @@ class SpeakerSink(DeviceSink):
             self._fail(
                 SinkError(
                     f"Output device {self.device.name if self.device else self.name!r} stopped "
-                    "playing: it was unplugged, or the sound server ended. It is tried again with "
-                    "what is played next."
+                    "playing: it was unplugged, or the sound server exited. The next write tries "
+                    "to open it again."
                 )
             )
 
 
-def _callback(player: Player, go_on: int) -> Callable[..., tuple[bytes, int]]:
+def _callback(player: Player, proceed: int) -> Callable[..., tuple[bytes, int]]:
     block = np.zeros((0, player.channels), np.int16)
 
     def fill(_recorded: object, count: int, _times: object, _flags: int) -> tuple[bytes, int]:
         nonlocal block
-        if len(block) != count:  # once: the length is fixed when the stream is opened
+        if len(block) != count:  # only once: the length is fixed when the stream is opened
             block = np.zeros((count, player.channels), np.int16)
         player.render(block)
-        return block.tobytes(), go_on
+        return block.tobytes(), proceed
 
     return fill
 
 
 def _close(stream: Any) -> bool:
-    """Closes a stream; False when it does not let itself be closed, and has to be left alone.
+    """Closes a stream; False if closing timed out and the stream was abandoned.
 
-    ALSA's plugin for PulseAudio sometimes waits for ever inside the system when its server has
-    died. PortAudio must not be ended then either, since it would wait for the same stream.
+    ALSA's plugin for PulseAudio sometimes blocks forever after its server has died. PortAudio must
+    not be terminated then either, since it would wait for the same stream.
     """
     closer = threading.Thread(target=_close_quietly, args=(stream,), name="close", daemon=True)
     closer.start()
     closer.join(_CLOSE_SECONDS)
     if closer.is_alive():
-        _log.warning("The output device does not let itself be closed and is left alone.")
+        _log.warning("closing the output device timed out; abandoning it")
     return not closer.is_alive()
 
 
 def _close_quietly(stream: Any) -> None:
-    with contextlib.suppress(OSError):  # it failed already, which is why it is closed
+    with contextlib.suppress(OSError):  # it is being closed because it failed
         stream.close()
 
 
@@ -179,7 +179,7 @@ def _cannot_open(device: AudioDevice, error: Exception) -> SinkError:
     code = error.args[0] if error.args else None
     if code == _DEVICE_UNAVAILABLE:
         return SinkError(
-            f"Output device {device.name!r} is busy or was unplugged; end the program that uses "
+            f"Output device {device.name!r} is busy or was unplugged; quit the program that uses "
             "it, or choose another with --sink speaker:DEVICE."
         )
     if code == _INVALID_DEVICE:

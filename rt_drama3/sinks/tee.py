@@ -1,4 +1,4 @@
-"""Several sinks at once from one stream."""
+"""One stream into several sinks."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from rt_drama3.sinks.pcm_format import Pcm, PcmFormat
 from rt_drama3.sinks.sink import FADE_MS, Sink, SinkStats, not_open
 
 _log = logging.getLogger(__name__)
-_PIECE_SECONDS = 0.02  # so that a device that waits for room does not starve the next one
+_CHUNK_SECONDS = 0.02  # short, so that a sink that blocks does not starve the next one
 
 
 class Tee(Sink):
-    """Gives everything to every sink; one that fails is left out while the others go on.
+    """Writes everything to every sink; a sink that fails is skipped while the others continue.
 
-    The pace is the slowest one's. A failure is kept in ``errors`` and told to ``failed``, or logged
-    where there is no such callback. A device gets another chance with the next take; a file, which
-    would have a hole, and a sink that could not be opened get none before the next ``open``. When
+    The slowest sink sets the pace. A failure is kept in ``errors`` and passed to ``failed``, or
+    logged if there is no such callback. A device is tried again with the next take; a file, which
+    would have a hole, and a sink that could not be opened are skipped until the next ``open``. If
     none is left, ``write`` raises.
 
     Args:
-        sinks: in the order in which they are written; at least one.
-        failed: called with the sink and its error, by the thread that writes.
+        sinks: in the order of writing; at least one.
+        failed: called with the sink and its error, in the writing thread.
 
     Attributes:
         sinks: the same.
-        errors: by the sink's name, the last error of each that has failed since ``open``.
+        errors: the last error of each sink that has failed since ``open``, by the sink's name.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class Tee(Sink):
         self.name = " and ".join(sink.name for sink in self.sinks)
         self._failed = failed
         self._format: PcmFormat | None = None
-        self._opened: set[int] = set()  # places of the sinks that are open
-        self._out: set[int] = set()  # places of those that failed in this take
+        self._opened: set[int] = set()  # indices of the sinks that are open
+        self._failed_now: set[int] = set()  # indices of those that failed in this take
         self._take_over = False  # set by stop(), from any thread
 
     def open(self, format: PcmFormat) -> None:
         self.errors.clear()
-        self._opened, self._out = set(range(len(self.sinks))), set()
+        self._opened, self._failed_now = set(range(len(self.sinks))), set()
         try:
             self._each(methodcaller("open", format))
-            self._opened -= self._out
+            self._opened -= self._failed_now
             self._check_any()
         except BaseException:
             self.close()
@@ -64,9 +64,9 @@ class Tee(Sink):
         if self._take_over:
             self._next_take()
         frames = self._format.frames(pcm)
-        piece = max(1, round(_PIECE_SECONDS * self._format.rate))
-        for at in range(0, len(frames), piece):
-            self._each(methodcaller("write", frames[at : at + piece]))
+        chunk = max(1, round(_CHUNK_SECONDS * self._format.rate))
+        for at in range(0, len(frames), chunk):
+            self._each(methodcaller("write", frames[at : at + chunk]))
             self._check_any()
             if self._take_over:
                 return
@@ -76,23 +76,23 @@ class Tee(Sink):
         self._end_take()
 
     def drain(self) -> None:
-        self._each(methodcaller("finish"))  # all at once, so that they end together
+        self._each(methodcaller("finish"))  # all of them first, so that they end together
         self._each(methodcaller("drain"))
         self._end_take()
 
     def stop(self, fade_ms: float = FADE_MS) -> None:
         self._take_over = True
-        for place in sorted(self._opened):
-            self.sinks[place].stop(fade_ms)
+        for index in sorted(self._opened):
+            self.sinks[index].stop(fade_ms)
 
     def close(self) -> None:
         self._format = None
         first: SinkError | None = None
-        for place in sorted(self._opened):
+        for index in sorted(self._opened):
             try:
-                self.sinks[place].close()
+                self.sinks[index].close()
             except SinkError as error:
-                self._note(place, error)
+                self._record(index, error)
                 first = first or error
         self._opened = set()
         if first is not None:
@@ -111,15 +111,15 @@ class Tee(Sink):
         )
 
     def _each(self, call: Callable[[Any], object]) -> None:
-        for place in sorted(self._opened - self._out):
+        for index in sorted(self._opened - self._failed_now):
             try:
-                call(self.sinks[place])
+                call(self.sinks[index])
             except SinkError as error:
-                self._note(place, error)
+                self._record(index, error)
 
-    def _note(self, place: int, error: SinkError) -> None:
-        sink = self.sinks[place]
-        self._out.add(place)
+    def _record(self, index: int, error: SinkError) -> None:
+        sink = self.sinks[index]
+        self._failed_now.add(index)
         if self._failed is None and str(self.errors.get(sink.name)) != str(error):
             _log.warning("%s", error)
         self.errors[sink.name] = error
@@ -134,18 +134,18 @@ class Tee(Sink):
 
     def _next_take(self) -> None:
         self._take_over = False
-        self._out = {place for place in self._out if not self.sinks[place].recovers}
+        self._failed_now = {index for index in self._failed_now if not self.sinks[index].recovers}
 
     def _check_any(self) -> None:
-        if not self._opened - self._out:
-            raise together(self.errors.values())
+        if not self._opened - self._failed_now:
+            raise combined(self.errors.values())
 
 
-def together(errors: Iterable[SinkError]) -> SinkError:
-    """Several failures as one; what failed of the same cause is told once.
+def combined(errors: Iterable[SinkError]) -> SinkError:
+    """Combines several failures into one; the same message appears once.
 
     Returns:
-        ``PipeClosed`` where nothing but readers that have gone away is among them.
+        ``PipeClosed`` if every failure is a pipe whose reader has exited.
     """
     found = list(errors)
     words = " ".join(dict.fromkeys(map(str, found)))

@@ -1,9 +1,9 @@
-"""The virtual microphone on Linux: a sink nobody hears and a source that other programs record.
+"""The virtual microphone on Linux: a null sink and a source that other programs record.
 
-Two modules of the sound server make it: a null sink, which takes what we play, and a remap source,
-which is that sink's monitor under a name of its own (programs hide monitors from their lists of
-microphones). The arguments of the null sink say which process made it, so that one whose process
-has died is known as such, whoever looks.
+It consists of two modules of the sound server: a null sink, which we play into, and a remap source,
+which is that sink's monitor under its own name (programs hide monitors in their lists of
+microphones). The arguments of the null sink name the process that created it, so that any process
+can tell whether its owner has died.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks import pactl
 
 NAME = "rt-drama3"
-RATE = 48_000  # what calls and browsers use
+RATE = 48_000  # used by video calls and browsers
 _KEPT = "kept"
 _OWNER = "rt_drama3.owner"
-_LOCK_SECONDS = 30.0  # for whoever makes one now; it takes a few calls of pactl
+_LOCK_SECONDS = 30.0  # creating a microphone takes a few calls of pactl
 _NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
 class VirtualMic:
-    """A virtual microphone that exists.
+    """An existing virtual microphone.
 
     Attributes:
-        name: of the source, which other programs choose as their microphone.
-        sink: of the sink to play into.
-        rate: of both, in Hz, mono.
-        owner: "kept", or the process that made it, as "number" or "number-start".
-        alive: whether it belongs to a process that still runs, or is kept.
-        modules: their numbers, source first, as they must be unloaded.
-        complete: False when the source is missing.
+        name: name of the source, which other programs select as their microphone.
+        sink: name of the sink to play into.
+        rate: rate of both in Hz; both are mono.
+        owner: "kept", or the process that created it, as "pid" or "pid-starttime".
+        alive: whether it is kept or its process is still running.
+        modules: indices of its modules, source first: the order of unloading.
+        complete: False if the source is missing.
     """
 
     name: str
@@ -53,46 +53,46 @@ class VirtualMic:
 
     @property
     def kept(self) -> bool:
-        """True when it stays until it is removed."""
+        """True if it stays until it is removed."""
         return self.owner == _KEPT
 
     @property
     def ours(self) -> bool:
-        """True when this process made it, and is to remove it."""
+        """True if this process created it, and has to remove it."""
         return self.owner == _this_process()
 
     @property
     def process(self) -> str:
-        """The number of the process that it belongs to; "" when it is kept."""
+        """The pid of the process it belongs to; "" if it is kept."""
         return "" if self.kept else self.owner.partition("-")[0]
 
 
 def create(
     name: str = NAME, rate: int = RATE, *, keep: bool = False, own: bool = False
 ) -> VirtualMic:
-    """Makes a microphone, or returns the one of this name, whoever made it, if it has this rate.
+    """Creates a microphone, or returns the existing one of this name if it has this rate.
 
-    One whose process has died is used as it is if it fits, and replaced otherwise. Processes that
-    create at once take turns, as far as they share a runtime folder.
+    One whose process has died is reused if it matches, and replaced otherwise. Processes that
+    create one concurrently take turns if they share a runtime directory.
 
     Args:
-        name: of the source; letters, digits, dots, dashes and underscores.
-        rate: in Hz.
-        keep: leave it to the server until ``remove`` is called.
-        own: replace one whose process has died and that nobody plays into, so that it is this
-            process's; for those who hold one without playing.
+        name: name of the source: letters, digits, dots, dashes and underscores.
+        rate: rate in Hz.
+        keep: keep it until ``remove`` is called.
+        own: replace one whose process has died and that no stream plays into, so that this process
+            becomes the owner; for a process that only holds the microphone and does not play.
 
     Raises:
-        RequestError: the name or rate cannot be used.
-        SinkError: no server, one of this name is in use at another rate, or one that should be
-            kept belongs to a process or is played into.
+        RequestError: the name or rate is not valid.
+        SinkError: there is no server, a microphone of this name is in use at another rate, or one
+            that is to be kept belongs to a process or is played into.
     """
     if not _NAME_RULE.fullmatch(name):
         raise RequestError(
-            f"A microphone cannot be called {name!r}; use up to 64 letters, digits, . _ and -."
+            f"Invalid microphone name {name!r}: use up to 64 letters, digits, . _ and -."
         )
     check_stream_rate(rate, "rate of the microphone")
-    with _alone():
+    with _creation_lock():
         for mic in existing():
             if mic.name != name:
                 continue
@@ -104,38 +104,40 @@ def create(
                 )
             if in_use and mic.complete and keep and not mic.kept:
                 raise SinkError(
-                    f"Microphone {name!r} cannot be kept: {_belongs(mic)}; stop that first, or "
-                    "keep one of another name."
+                    f"Microphone {name!r} cannot be kept: {_owner_of(mic)}; stop that process "
+                    "first, or keep one with another name."
                 )
             fits = mic.complete and mic.rate == rate and (not keep or mic.kept)
             if fits and (in_use or not own):
                 return mic
             _unload(mic)
         if any(source.name == name for source in pactl.sources()):
-            raise SinkError(f"The sound server has another source called {name!r}; choose a name.")
+            raise SinkError(
+                f"The sound server has another source named {name!r}; choose another name."
+            )
         return _load(name, rate, _KEPT if keep else _this_process())
 
 
 def in_play(mic: VirtualMic) -> bool:
-    """True while a program plays into it.
+    """True while any stream plays into it.
 
     Raises:
-        SinkError: no server.
+        SinkError: there is no server.
     """
     return any(pactl.players_of(sink.index) for sink in pactl.sinks() if sink.name == mic.sink)
 
 
-def _belongs(mic: VirtualMic) -> str:
+def _owner_of(mic: VirtualMic) -> str:
     if mic.alive:
-        return f"it belongs to process {mic.process}, and goes when that ends"
-    return f"its process {mic.process} has ended, but another one plays into it"
+        return f"it belongs to process {mic.process}, and is removed when that exits"
+    return f"its process {mic.process} has exited, but another one plays into it"
 
 
 def existing() -> list[VirtualMic]:
-    """Returns the microphones that rt-drama3 has made, also in other processes.
+    """Returns the microphones created by rt-drama3, including other processes.
 
     Raises:
-        SinkError: no server, or no pactl.
+        SinkError: the server or pactl is missing.
     """
     modules = pactl.modules()
     found = []
@@ -155,7 +157,7 @@ def existing() -> list[VirtualMic]:
                 sink=sink,
                 rate=int(_argument(module, "rate") or 0),
                 owner=owner[1],
-                alive=owner[1] == _KEPT or _runs(owner[1]),
+                alive=owner[1] == _KEPT or _is_running(owner[1]),
                 modules=(*(source.index for source in sources), module.index),
                 complete=bool(sources),
             )
@@ -164,10 +166,10 @@ def existing() -> list[VirtualMic]:
 
 
 def remove(name: str | None = None) -> list[VirtualMic]:
-    """Removes a microphone, or all that rt-drama3 has made, and returns what was removed.
+    """Removes one microphone, or all created by rt-drama3, and returns what was removed.
 
     Raises:
-        SinkError: no server, or it refuses.
+        SinkError: there is no server, or it refuses.
     """
     chosen = [mic for mic in existing() if name is None or mic.name == name]
     for mic in chosen:
@@ -176,37 +178,37 @@ def remove(name: str | None = None) -> list[VirtualMic]:
 
 
 def release(mic: VirtualMic) -> None:
-    """Removes a microphone that nobody has kept and nobody else plays into; for its owner's exit.
+    """Removes a microphone unless it is kept or still played into; called when its owner exits.
 
     Raises:
-        SinkError: the server refuses; one that is gone has nothing left to remove.
+        SinkError: the server refuses. A server that has exited leaves nothing to remove.
     """
     for other in existing():
         if other.modules == mic.modules and (other.owner == mic.owner or other.ours):
-            ours = other.ours or not _runs(other.owner)
+            ours = other.ours or not _is_running(other.owner)
             if not other.kept and ours and not in_play(other):
                 _unload(other)
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Makes processes and threads of one user take turns; where no lock can be had they do not.
+def _creation_lock() -> Iterator[None]:
+    """Serialises the processes and threads of one user, where a lock file is possible.
 
     Raises:
-        SinkError: the one whose turn it is does not end.
+        SinkError: another process holds the lock for too long.
     """
-    import fcntl  # which Windows lacks, where nothing here is called
+    import fcntl  # not available on Windows, where this is not called
 
     folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    place = os.path.join(folder, f"rt-drama3-mic-{os.getuid()}.lock")
+    path = os.path.join(folder, f"rt-drama3-mic-{os.getuid()}.lock")
     try:
-        lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    except OSError:  # such as a runtime folder that nobody made
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError:  # for example, the runtime directory does not exist
         yield
         return
     try:
         limit = time.monotonic() + _LOCK_SECONDS
-        # In a folder for everybody the file may be somebody else's, who could hold us up.
+        # In a shared directory the file may belong to another user, who could block us with it.
         while os.fstat(lock).st_uid == os.getuid():
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -214,8 +216,8 @@ def _alone() -> Iterator[None]:
             except BlockingIOError as error:
                 if time.monotonic() > limit:
                     raise SinkError(
-                        f"Another rt-drama3 has been making a microphone for {_LOCK_SECONDS:g} s "
-                        f"({place}); stop it, then try again."
+                        "Another rt-drama3 process has been creating a microphone for "
+                        f"{_LOCK_SECONDS:g} s ({path}); stop it, then try again."
                     ) from error
                 time.sleep(0.02)
             except OSError:  # a file system without locks
@@ -233,10 +235,10 @@ def _load(name: str, rate: int, owner: str) -> VirtualMic:
         f"sink_properties='device.description={name}.playback {_OWNER}={owner}'",
     )
     try:
-        # An idle null sink works two seconds ahead, and the first sound would wait for that long;
-        # one that does not rewind keeps to 50 ms.
+        # An idle null sink renders two seconds ahead, which would delay the first samples by as
+        # much; one that does not rewind keeps to 50 ms.
         null_sink = pactl.load_module("module-null-sink", *arguments, "norewinds=1")
-    except SinkError:  # PulseAudio before 14 knows no such argument
+    except SinkError:  # PulseAudio before 14 does not know this argument
         null_sink = pactl.load_module("module-null-sink", *arguments)
     try:
         source = pactl.load_module(
@@ -275,7 +277,7 @@ def _this_process() -> str:
 
 
 def _process(pid: int) -> str:
-    """Names a process by its number and, as numbers come back, the time it started."""
+    """Identifies a process by its pid and, since pids are reused, its start time."""
     start = _start_time(pid)
     return str(pid) if start is None else f"{pid}-{start}"
 
@@ -288,7 +290,7 @@ def _start_time(pid: int) -> str | None:
     return stat.rpartition(")")[2].split()[19]  # field 22 of proc(5); the name may hold spaces
 
 
-def _runs(owner: str) -> bool:
+def _is_running(owner: str) -> bool:
     pid = int(owner.partition("-")[0]) if owner.partition("-")[0].isdecimal() else 0
     if pid <= 0:
         return False
@@ -297,5 +299,5 @@ def _runs(owner: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it belongs to another user, and runs
+        pass  # it is running and belongs to another user
     return _process(pid) == owner

@@ -1,4 +1,4 @@
-"""Puts the true sizes into a WAV file whose writer did not get to it."""
+"""Corrects the sizes in the header of a WAV file whose writer did not finish."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rt_drama3.errors import SinkError
 
 _CHUNK = struct.Struct("<4sI")
 _FORMAT = struct.Struct("<HHIIHH")  # code, channels, rate, bytes a second, block, bits
-_MOST = 0xFFFF_FFFF
+_MAX_SIZE = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True)
 class WavRepair:
-    """What ``repair_wav`` found.
+    """Result of ``repair_wav``.
 
     Attributes:
-        changed: whether the file was wrong.
-        frames: samples of each channel in it now.
-        seconds: how long it is now.
-        cut_bytes: of a frame that was not written whole, removed from the end.
+        changed: whether the file was changed.
+        frames: samples per channel, after the repair.
+        seconds: duration, after the repair.
+        cut_bytes: bytes of an incomplete frame that were removed from the end.
     """
 
     changed: bool
@@ -33,14 +33,14 @@ class WavRepair:
 
 
 def repair_wav(path: str | os.PathLike[str]) -> WavRepair:
-    """Makes the sizes in a WAV file true, in place; samples are never changed.
+    """Corrects the sizes in a WAV file in place; samples are never changed.
 
-    Sizes that say less than the file holds, more, or nothing (as streams do) are set to what is
-    there. Chunks after the samples are kept where they can be told from samples: when they end
-    exactly where the file does.
+    Sizes that are too small, too large or unknown (as in streams) are set to what the file holds.
+    Chunks after the samples are kept if they can be distinguished from samples, that is, if they
+    end exactly where the file does.
 
     Raises:
-        SinkError: the file cannot be read or written, or is no PCM WAV file.
+        SinkError: the file cannot be read or written, or is not a PCM WAV file.
     """
     name = os.fspath(path)
     try:
@@ -49,7 +49,7 @@ def repair_wav(path: str | os.PathLike[str]) -> WavRepair:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SinkError(
-            f"{name} cannot be repaired: {reason}. It needs to be a file that can be written."
+            f"{name} cannot be repaired: {reason}. It must be a writable file."
         ) from error
 
 
@@ -58,7 +58,7 @@ def _repair(file: BinaryIO, name: str) -> WavRepair:
     file.seek(0)
     head = file.read(12)
     if len(head) < 12 or head[:4] != b"RIFF" or head[8:] != b"WAVE":
-        raise SinkError(f"{name} is no WAV file: it does not begin with RIFF and WAVE.")
+        raise SinkError(f"{name} is not a WAV file: it does not start with RIFF and WAVE.")
     rate, block = 0, 0
     at = 12
     while at + _CHUNK.size <= end:
@@ -69,28 +69,30 @@ def _repair(file: BinaryIO, name: str) -> WavRepair:
             _, _, rate, _, block, _ = _FORMAT.unpack(file.read(_FORMAT.size))
         elif kind == b"data":
             if not block or not rate:
-                raise SinkError(f"{name} has samples but no format before them; it is lost.")
+                raise SinkError(
+                    f"{name} cannot be repaired: it has no format chunk before its samples."
+                )
             return _set_sizes(file, name, at, size, end, rate, block)
         at = begin + size + size % 2
     raise SinkError(f"{name} is a WAV file without samples; there is nothing to repair.")
 
 
 def _set_sizes(
-    file: BinaryIO, name: str, at: int, said: int, end: int, rate: int, block: int
+    file: BinaryIO, name: str, at: int, stated: int, end: int, rate: int, block: int
 ) -> WavRepair:
     begin = at + _CHUNK.size
     cut = 0
-    if _chunks_follow(file, begin + said + said % 2, end):
-        size = said
+    if _chunks_follow(file, begin + stated + stated % 2, end):
+        size = stated
     else:
         cut = (end - begin) % block
         size = end - begin - cut
         end -= cut
-    if end - 8 > _MOST:
-        raise SinkError(f"{name} has more than the 4 GiB that a WAV file can say; convert it.")
+    if end - 8 > _MAX_SIZE:
+        raise SinkError(f"{name} exceeds the 4 GiB limit of WAV files; convert it.")
     file.seek(4)
     riff = int.from_bytes(file.read(4), "little")
-    changed = said != size or riff not in (end - 8, end - 8 - size % 2) or cut > 0
+    changed = stated != size or riff not in (end - 8, end - 8 - size % 2) or cut > 0
     if changed:
         if cut:
             file.truncate(end)
@@ -103,7 +105,7 @@ def _set_sizes(
 
 
 def _chunks_follow(file: BinaryIO, at: int, end: int) -> bool:
-    """True if a chain of chunks leads from there exactly to the end of the file."""
+    """True if a chain of chunks leads from ``at`` exactly to the end of the file."""
     if at > end + 1:
         return False
     while at + _CHUNK.size <= end:

@@ -1,4 +1,4 @@
-"""A scripted obs-websocket server: version 5 of its protocol as its document has it."""
+"""A scripted obs-websocket 5 server, written from the protocol document."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class FakeObs:
     """OBS with scenes and inputs.
 
     Attributes:
-        password: None asks for none.
-        rpc: version that it offers.
-        kinds: of inputs.
-        devices: of its property list.
-        scenes: names of the sources in each.
-        inputs: kind and settings by name.
-        asked: requests in order.
-        instead: raw text to send instead of an answer to a request, "" for none at all.
+        password: None requires none.
+        rpc: offered RPC version.
+        kinds: kinds of inputs.
+        devices: devices in its property list.
+        scenes: names of the sources in each scene.
+        inputs: kind and settings of each input, by name.
+        asked: requests in order of arrival.
+        instead: raw text to send instead of a response, by request; "" for no response.
     """
 
     def __init__(self) -> None:

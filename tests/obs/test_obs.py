@@ -1,4 +1,4 @@
-"""Setting OBS up: what is asked of it, twice, and what is said when it does not work."""
+"""Setting up OBS: requests, repeated setups, and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def obs() -> Iterator[FakeObs]:
         yield running
 
 
-def test_the_page_is_added_to_the_scene_on_air_and_then_updated(obs: FakeObs) -> None:
+def test_page_is_added_to_the_current_scene_and_then_updated(obs: FakeObs) -> None:
     with ObsClient(obs.url) as client:
         assert client.version == "5.1.0"
         assert set_up(client) == [Change("added", PAGE, "Talk")]
@@ -41,7 +41,7 @@ def test_the_page_is_added_to_the_scene_on_air_and_then_updated(obs: FakeObs) ->
     assert obs.scenes == {"Intro": [], "Talk": [PAGE]}
 
 
-def test_the_page_knows_the_key_and_is_silent_beside_the_microphone(obs: FakeObs) -> None:
+def test_page_has_the_key_and_is_muted_with_the_microphone(obs: FakeObs) -> None:
     with ObsClient(obs.url) as client:
         set_up(client, ["page", "mic"], key="a&b#c", page="http://127.0.0.1:9000/obs?size=60")
         wanted = "http://127.0.0.1:9000/obs?size=60&volume=0#key=a%26b%23c"
@@ -50,7 +50,7 @@ def test_the_page_knows_the_key_and_is_silent_beside_the_microphone(obs: FakeObs
     assert obs.inputs[PAGE][1]["url"] == "http://127.0.0.1:8035/obs"
 
 
-def test_a_source_that_is_elsewhere_comes_into_the_scene_as_well(obs: FakeObs) -> None:
+def test_source_of_another_scene_is_added_to_this_one(obs: FakeObs) -> None:
     with ObsClient(obs.url) as client:
         set_up(client, scene="Intro")
         set_up(client)
@@ -66,7 +66,7 @@ def test_a_source_that_is_elsewhere_comes_into_the_scene_as_well(obs: FakeObs) -
         ("wasapi_input_capture", "CABLE Output (VB-Audio)"),
     ],
 )
-def test_the_microphone_is_found_by_its_name(obs: FakeObs, kind: str, device: str) -> None:
+def test_microphone_is_found_by_its_name(obs: FakeObs, kind: str, device: str) -> None:
     obs.kinds, obs.devices = [kind], ["default", device]
     with ObsClient(obs.url) as client:
         for what in ("added", "updated"):
@@ -74,7 +74,7 @@ def test_the_microphone_is_found_by_its_name(obs: FakeObs, kind: str, device: st
             assert obs.inputs[MIC] == (kind, {"device_id": device})
 
 
-def test_a_microphone_that_is_not_there_yet(obs: FakeObs) -> None:
+def test_missing_microphone(obs: FakeObs) -> None:
     obs.devices = ["default"]
     with ObsClient(obs.url) as client:
         [change] = set_up(client, ["mic"])
@@ -82,7 +82,7 @@ def test_a_microphone_that_is_not_there_yet(obs: FakeObs) -> None:
     assert obs.inputs[MIC][1] == {"device_id": "rt-drama3"}
 
 
-def test_everything_is_removed_and_nothing_else(obs: FakeObs) -> None:
+def test_remove_removes_only_our_sources(obs: FakeObs) -> None:
     obs.inputs["Game"] = ("browser_source", {})
     with ObsClient(obs.url) as client:
         set_up(client, ["page", "mic"])
@@ -91,7 +91,7 @@ def test_everything_is_removed_and_nothing_else(obs: FakeObs) -> None:
     assert list(obs.inputs) == ["Game"]
 
 
-def test_a_source_of_that_name_but_another_kind_is_left_alone(obs: FakeObs) -> None:
+def test_source_of_another_kind_is_not_changed(obs: FakeObs) -> None:
     obs.inputs[PAGE] = ("image_source", {"file": "x.png"})
     with ObsClient(obs.url) as client:
         with pytest.raises(ObsError, match="image_source"):
@@ -100,12 +100,12 @@ def test_a_source_of_that_name_but_another_kind_is_left_alone(obs: FakeObs) -> N
     assert obs.inputs == {PAGE: ("image_source", {"file": "x.png"})}
 
 
-def test_what_obs_lacks_is_said(obs: FakeObs) -> None:
+def test_missing_plugins_and_scenes_raise(obs: FakeObs) -> None:
     obs.kinds = ["image_source"]
     with ObsClient(obs.url) as client:
         with pytest.raises(ObsError, match="no browser source"):
             set_up(client)
-        with pytest.raises(ObsError, match="no sound device"):
+        with pytest.raises(ObsError, match="cannot record from sound devices"):
             set_up(client, ["mic"])
         with pytest.raises(ObsError, match="'Intro', 'Talk'"):
             set_up(client, scene="Outro")
@@ -120,13 +120,13 @@ def test_passwords(obs: FakeObs) -> None:
     obs.password = "supersecretpassword"
     with ObsClient(obs.url, "supersecretpassword"):
         pass
-    with pytest.raises(ObsError, match="does not accept the password"):
+    with pytest.raises(ObsError, match="rejected the password"):
         ObsClient(obs.url, "wrong")
-    with pytest.raises(ObsError, match="asks for a password"):
+    with pytest.raises(ObsError, match="requires a password"):
         ObsClient(obs.url)
 
 
-def test_the_example_of_the_protocols_document() -> None:
+def test_authentication_example_of_the_protocol_document() -> None:
     salt = "lM1GncleQOaCu9lT1yeUZhFYnqhsLLP1G5lAGo3ixaI="
     challenge = "+IxH4CnCiqpX1rM9scsNynZzbOe4KhDeYcTNS3PDaeY="
     wanted = "1Ct943GAT+6YQUUX47Ia/ncufilbe6+oD6lY+5kaCu4="
@@ -134,20 +134,20 @@ def test_the_example_of_the_protocols_document() -> None:
 
 
 @pytest.mark.parametrize("rpc", [0, "1", None])
-def test_other_versions(obs: FakeObs, rpc: object) -> None:
+def test_unsupported_versions_raise(obs: FakeObs, rpc: object) -> None:
     obs.rpc = rpc
     with pytest.raises(ObsError, match="use OBS 28 or newer"):
         ObsClient(obs.url)
 
 
-def test_a_newer_one_may_refuse_ours(obs: FakeObs) -> None:
+def test_server_that_refuses_our_version_raises(obs: FakeObs) -> None:
     obs.rpc = 2
     with pytest.raises(ObsError, match="use OBS 28 or newer"):
         ObsClient(obs.url)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ("", "within 0.2 s"),
         ("nonsense", "not JSON"),
@@ -157,25 +157,25 @@ def test_a_newer_one_may_refuse_ours(obs: FakeObs) -> None:
         (
             '{"op": 7, "d": {"requestId": "1", "requestStatus": {"result": true}, '
             '"responseData": [1]}}',
-            "no object",
+            "not an object",
         ),
     ],
 )
-def test_answers_that_cannot_be_used(obs: FakeObs, answer: str, said: str) -> None:
+def test_invalid_responses_raise(obs: FakeObs, answer: str, message: str) -> None:
     obs.instead["GetSceneList"] = answer
     client = ObsClient(obs.url, seconds=0.2 if not answer else 30)
-    with contextlib.closing(client), pytest.raises(ObsError, match=said):
+    with contextlib.closing(client), pytest.raises(ObsError, match=message):
         set_up(client)
 
 
-def test_no_obs() -> None:
+def test_unreachable_obs_raises() -> None:
     with pytest.raises(ObsError, match="start OBS"):
         ObsClient(f"ws://127.0.0.1:{free_port()}")
-    with pytest.raises(ObsError, match="no address"):
+    with pytest.raises(ObsError, match="not a WebSocket address"):
         ObsClient("http://127.0.0.1")
 
 
-def test_something_else() -> None:
+def test_other_websocket_server_raises() -> None:
     import threading
 
     with serve(lambda socket: socket.close(), "127.0.0.1", 0) as server:
@@ -187,7 +187,7 @@ def test_something_else() -> None:
         thread.join()
 
 
-def test_an_input_that_is_none_is_refused_before_obs_is_asked() -> None:
+def test_unknown_input_raises_before_connecting() -> None:
     with pytest.raises(RequestError, match="--input is 'foo'; use one of page, mic"):
         CliRunner().invoke(
             app,
@@ -196,7 +196,7 @@ def test_an_input_that_is_none_is_refused_before_obs_is_asked() -> None:
         )
 
 
-def test_the_commands(obs: FakeObs) -> None:
+def test_commands(obs: FakeObs) -> None:
     obs.password = "word"
     there = {"RT_DRAMA3_OBS_PASSWORD": "word"}
     runner = CliRunner()

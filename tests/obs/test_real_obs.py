@@ -1,4 +1,4 @@
-"""The real OBS under Xvfb hears the microphone. Slow, and only on demand: RT_DRAMA3_TEST_OBS=1."""
+"""The real OBS under Xvfb records the microphone. Slow; only with RT_DRAMA3_TEST_OBS=1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [
 
 @contextlib.contextmanager
 def real_obs(folder: Path, port: int) -> Iterator[None]:
-    """OBS with a configuration of its own on a screen of its own."""
+    """Starts OBS with its own configuration on its own screen."""
     settings = folder / "obs-studio" / "global.ini"
     settings.parent.mkdir()
     settings.write_text(
@@ -82,7 +82,7 @@ def connected(port: int) -> ObsClient:
 
 
 def peak(obs: ObsClient, source: str) -> float:
-    """The next level that OBS's meter shows of a source; 0 while it shows none."""
+    """Returns the next level on OBS's meter for a source; 0 while it shows none."""
     event = obs._take(EVENT, time.monotonic() + 30, "a meter")
     for entry in event.get("eventData", {}).get("inputs", []):
         if entry["inputName"] == source and entry["inputLevelsMul"]:
@@ -90,7 +90,7 @@ def peak(obs: ObsClient, source: str) -> float:
     return 0.0
 
 
-def test_obs_hears_the_microphone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_obs_records_the_microphone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     port = free_port()
     with daemon(monkeypatch), MicSink() as sink:
         sink.open(PcmFormat(48_000))

@@ -1,4 +1,4 @@
-"""Stand-ins: a sink that remembers, fails and waits as told, and PyAudio without cards."""
+"""Test doubles: a sink that records, fails and blocks on request, and a fake PyAudio."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rt_drama3.sinks.sink import FADE_MS, Sink, SinkStats, already_open, not_ope
 
 
 class MemorySink(Sink):
-    """Keeps what it is given.
+    """Records what is written.
 
     Attributes:
-        events: names of calls other than writes, in order.
-        failing: what every call raises, or None.
-        gate: writes wait for it.
-        holds: milliseconds that ``stats`` claims to be buffered.
+        events: names of the calls other than writes, in order.
+        failing: raised by every call, or None.
+        gate: writes block until it is set.
+        holds: ``buffered_ms`` of ``stats``.
     """
 
     def __init__(self, name: str = "memory") -> None:
         self.name = name
         self.events: list[str] = []
-        self.pieces: list[NDArray[np.float32]] = []
+        self.chunks: list[NDArray[np.float32]] = []
         self.failing: SinkError | None = None
         self.gate = threading.Event()
         self.gate.set()
@@ -39,7 +39,7 @@ class MemorySink(Sink):
 
     @property
     def samples(self) -> NDArray[np.float32]:
-        return np.concatenate([*self.pieces, np.zeros(0, np.float32)])
+        return np.concatenate([*self.chunks, np.zeros(0, np.float32)])
 
     def _check(self) -> None:
         if self.failing is not None:
@@ -62,7 +62,7 @@ class MemorySink(Sink):
             self.waiting.set()
             if self._stopped:
                 return
-        self.pieces.append(frames[:, 0].copy())
+        self.chunks.append(frames[:, 0].copy())
 
     def finish(self) -> None:
         self._check()
@@ -99,17 +99,17 @@ def card(name: str, outputs: int = 2, inputs: int = 0, rate: int = 48_000) -> di
 
 
 class FakePyAudio:
-    """The module ``pyaudio`` with cards that can be plugged, unplugged, and made to refuse.
+    """The module ``pyaudio`` with cards that can be unplugged and made to refuse.
 
     Attributes:
-        cards: what there is now; seen by what is started later, as with the real one.
-        refuse: asked with the arguments of every ``open``; raises to refuse.
-        played: by the card's name, blocks ``[frames, channels]`` in order.
-        opened: arguments of the streams that were opened.
-        users: of PortAudio at the moment.
+        cards: current devices; as with the real library, they are listed when it starts.
+        refuse: called with the arguments of every ``open``; raises to refuse.
+        played: blocks ``[frames, channels]`` in order, by the card's name.
+        opened: arguments of the opened streams.
+        users: number of current users of PortAudio.
     """
 
-    paInt16, paContinue = 8, 0  # noqa: N815 - as PortAudio calls them
+    paInt16, paContinue = 8, 0  # noqa: N815 - PortAudio's names
 
     def __init__(self, *cards: dict[str, Any]) -> None:
         self.cards = list(cards)
@@ -119,7 +119,7 @@ class FakePyAudio:
         self.streams: list[_Stream] = []
         self.users = 0
 
-    def PyAudio(self) -> _Audio:  # noqa: N802 - as it is called
+    def PyAudio(self) -> _Audio:  # noqa: N802 - PyAudio's name
         self.users += 1
         return _Audio(self, list(self.cards))
 

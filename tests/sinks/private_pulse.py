@@ -1,4 +1,4 @@
-"""A PulseAudio daemon that belongs to one test, and a recorder of what a source gives."""
+"""A private PulseAudio daemon for one test, and a recorder of a source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 RENDER_QUANTUM = 128  # frames that a browser's audio graph renders at a time
-SECONDS = 60.0  # the most that any wait takes; none takes a tenth of it on an idle machine
+SECONDS = 60.0  # timeout of every wait; none takes a tenth of it on an idle machine
 needs_pulse = pytest.mark.skipif(
     not (shutil.which("pulseaudio") and shutil.which("pactl") and shutil.which("parec")),
     reason="needs PulseAudio (Debian: apt-get install pulseaudio pulseaudio-utils)",
@@ -27,12 +27,12 @@ needs_pulse = pytest.mark.skipif(
 def wait_until(ready: Callable[[], bool], what: str) -> None:
     limit = time.monotonic() + SECONDS
     while not ready():
-        assert time.monotonic() < limit, f"waited in vain for {what}"
+        assert time.monotonic() < limit, f"timed out waiting for {what}"
         time.sleep(0.01)
 
 
 class Daemon:
-    """PulseAudio with a socket of its own and one null sink, which is the default output."""
+    """PulseAudio with its own socket and one null sink, the default output."""
 
     def __init__(self, folder: Path, rate: int = 44_100) -> None:
         self.folder, self.rate = folder, rate
@@ -73,8 +73,10 @@ def pactl(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]
 
 @contextlib.contextmanager
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """Starts a daemon that every library in this process and its children will use."""
-    with tempfile.TemporaryDirectory(prefix="rt-pulse-") as folder:  # short: a socket's path is
+    """Starts a daemon that all libraries in this process and its children use."""
+    with tempfile.TemporaryDirectory(
+        prefix="rt-pulse-"
+    ) as folder:  # socket paths are limited in length
         server = Daemon(Path(folder))
         monkeypatch.setenv("PULSE_SERVER", f"unix:{server.socket}")
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
@@ -86,10 +88,10 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 
 class Recorder:
-    """Records a source, mono 16 bits, from the first moment on that it gives anything."""
+    """Records a source in 16-bit mono, starting with its first sample."""
 
     def __init__(self, source: str, rate: int) -> None:
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._size = 0
         self._process = subprocess.Popen(
             [
@@ -104,17 +106,17 @@ class Recorder:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        while piece := os.read(self._process.stdout.fileno(), 65_536):
-            self._pieces.append(piece)
-            self._size += len(piece)
+        while chunk := os.read(self._process.stdout.fileno(), 65_536):
+            self._chunks.append(chunk)
+            self._size += len(chunk)
 
     @property
     def samples(self) -> NDArray[np.int16]:
-        data = b"".join(self._pieces)
+        data = b"".join(self._chunks)
         return np.frombuffer(data[: len(data) // 2 * 2], "<i2")
 
     def wait_for(self, more: int) -> None:
-        """Waits until so many further samples were recorded."""
+        """Waits until ``more`` further samples were recorded."""
         wanted = self._size + 2 * more
         wait_until(lambda: self._size >= wanted, "recorded samples")
 
@@ -126,7 +128,7 @@ class Recorder:
 
 
 def sounding(recorded: NDArray[np.int16]) -> NDArray[np.int16]:
-    """What lies between the first and the last sample that is not silent."""
+    """Returns the samples between the first and the last that are not zero."""
     places = np.nonzero(recorded)[0]
     return recorded[places[0] : places[-1] + 1] if places.size else recorded[:0]
 

@@ -1,4 +1,4 @@
-"""A sink on a loop: the loop runs on while the sink waits, and a stop overtakes."""
+"""A sink on an event loop: the loop keeps running while the sink blocks, and stop overtakes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_calls_arrive_in_order() -> None:
     assert sink.events == ["open", "finish", "drain", "close"]
 
 
-def test_a_stop_ends_a_write_that_waits() -> None:
+def test_stop_ends_a_blocked_write() -> None:
     sink = MemorySink()
 
     async def go() -> None:
@@ -52,7 +52,7 @@ def test_a_stop_ends_a_write_that_waits() -> None:
     assert sink.samples.size == 0
 
 
-def test_a_cancelled_write_stops_the_sink() -> None:
+def test_cancelling_a_write_stops_the_sink() -> None:
     sink = MemorySink()
 
     async def go() -> None:
@@ -71,7 +71,7 @@ def test_a_cancelled_write_stops_the_sink() -> None:
     assert sink.events[-1] == "close"
 
 
-def test_errors_come_to_the_caller() -> None:
+def test_errors_reach_the_caller() -> None:
     sink = MemorySink()
     sink.failing = SinkError("no device")
 

@@ -1,4 +1,4 @@
-"""The commands: devices, mic, repair, and speak into several sinks, against a real PulseAudio."""
+"""The commands devices, mic, repair, and speak with several sinks, against a real PulseAudio."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(*arguments: str) -> str:
 @linux
 @needs_pulse
 @pytest.mark.serial
-def test_speak_into_the_microphone_and_a_file_is_the_same_sound(
+def test_speak_plays_the_same_samples_into_microphone_and_file(
     server: Daemon, tmp_path: Path
 ) -> None:
     virtual_mic.create(rate=44_100, keep=True)
@@ -63,7 +63,7 @@ def test_speak_into_the_microphone_and_a_file_is_the_same_sound(
     recorder.wait_for(22_050)
     recorded = sounding(recorder.stop())
     wav, _ = read_audio(path)
-    # Within the take the player may have run dry on a busy machine, so silence is left out.
+    # On a busy machine the player may run dry within the take, so silence is ignored.
     expected = to_int16(wav[:, None])[:, 0]
     assert len(expected) > 10_000
     assert np.array_equal(recorded[recorded != 0], expected[expected != 0])
@@ -72,7 +72,7 @@ def test_speak_into_the_microphone_and_a_file_is_the_same_sound(
 @linux
 @needs_pulse
 @pytest.mark.serial
-def test_a_microphone_exists_until_its_command_is_stopped(server: Daemon) -> None:
+def test_microphone_exists_until_its_command_is_stopped(server: Daemon) -> None:
     process = subprocess.Popen([*PROGRAM, "mic", "create", "studio"], stdout=subprocess.PIPE)
     try:
         wait_until(lambda: [mic.name for mic in virtual_mic.existing()] == ["studio"], "the mic")
@@ -89,7 +89,7 @@ def test_a_microphone_exists_until_its_command_is_stopped(server: Daemon) -> Non
 @linux
 @needs_pulse
 @pytest.mark.serial
-def test_a_kept_microphone_is_listed_and_removed(server: Daemon) -> None:
+def test_kept_microphone_is_listed_and_removed(server: Daemon) -> None:
     assert "microphone rt-drama3 at 48000 Hz" in run("mic", "create", "--keep")
     assert run("mic", "list") == "rt-drama3\t48000 Hz\tkept\n"
     (facts,) = json.loads(run("mic", "list", "--json"))
@@ -106,7 +106,7 @@ def test_a_kept_microphone_is_listed_and_removed(server: Daemon) -> None:
 @linux
 @needs_pulse
 @pytest.mark.serial
-def test_a_microphone_of_another_process_stays_its_own(server: Daemon) -> None:
+def test_microphone_of_another_process_keeps_its_owner(server: Daemon) -> None:
     process = subprocess.Popen([*PROGRAM, "mic", "create"], stdout=subprocess.DEVNULL)
     try:
         wait_until(lambda: [mic.complete for mic in virtual_mic.existing()] == [True], "the mic")
@@ -125,7 +125,7 @@ def test_a_microphone_of_another_process_stays_its_own(server: Daemon) -> None:
     assert "exists until rt-drama3 mic remove" in result.output
 
 
-def test_devices_are_shown_with_rates_and_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_listed_with_rates_and_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakePyAudio(card("Headset [USB]", 2, 1, 48_000), card("CABLE Input", 2, 0, 44_100))
     monkeypatch.setitem(sys.modules, "pyaudio", fake)
     text = " ".join(run("devices").split())
@@ -137,22 +137,24 @@ def test_devices_are_shown_with_rates_and_latency(monkeypatch: pytest.MonkeyPatc
 
 
 @linux
-def test_devices_without_any_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_devices_reports_why_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "pyaudio", None)
-    monkeypatch.setenv("PULSE_SERVER", f"unix:{tmp_path}/nobody")
+    monkeypatch.setenv("PULSE_SERVER", f"unix:{tmp_path}/missing")
     facts = json.loads(run("devices", "--json"))
     assert facts["devices"] == facts["microphones"] == []
     assert "pip install 'rt-drama3[speaker]'" in facts["notes"][0]
-    assert "pactl" in facts["notes"][1] or "No sound server answers" in facts["notes"][1]
+    assert "pactl" in facts["notes"][1] or "No sound server responds" in facts["notes"][1]
 
 
-def test_elsewhere_the_microphone_is_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mic_command_on_macos_names_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(SinkError, match="install BlackHole"):
         run("mic", "list")
 
 
-def test_a_sink_that_is_none_is_refused_before_anything_is_loaded() -> None:
+def test_invalid_sink_raises_before_a_model_is_loaded() -> None:
     with pytest.raises(RequestError, match=r"take\.xyz ends in \.xyz"):
         run("speak", "Hi.", "--model", "/nowhere", "--sink", "take.xyz")
 
@@ -167,14 +169,14 @@ def test_repair(tmp_path: Path) -> None:
     assert "repaired, 1.00 s" in run("repair", str(path))
 
 
-def test_repair_goes_on_after_a_file_that_is_none(tmp_path: Path) -> None:
+def test_repair_continues_after_an_invalid_file(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.wav", tmp_path / "bad.wav"
     write_wav(good, np.zeros(8_000, np.float32), 8_000)
     bad.write_bytes(b"OggS")
     result = CliRunner().invoke(app, ["repair", str(bad), str(tmp_path / "none"), str(good)])
     assert result.exit_code == 1
     assert "already correct, 1.00 s" in result.stdout
-    assert "bad.wav is no WAV file" in result.stderr
+    assert "bad.wav is not a WAV file" in result.stderr
     assert "none cannot be repaired: No such file" in result.stderr
 
 
@@ -188,7 +190,7 @@ def test_repair_goes_on_after_a_file_that_is_none(tmp_path: Path) -> None:
         ["--sink", "speaker", "--sink", "speaker"],
     ],
 )
-def test_an_output_that_is_named_twice_is_refused(
+def test_duplicate_outputs_raise(
     outputs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -197,7 +199,7 @@ def test_an_output_that_is_named_twice_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_sink_that_fails_is_told_after_the_others_have_finished(tmp_path: Path) -> None:
+def test_failing_sink_raises_after_the_others_have_finished(tmp_path: Path) -> None:
     good, bad = tmp_path / "take.wav", tmp_path / "missing" / "take.wav"
     speak = ["speak", "Hi.", "--max-seconds", "0.3", "--sink", str(bad), "--sink", str(good)]
     with pytest.raises(SinkError, match=f"{bad} cannot be written: No such file or directory"):
@@ -209,7 +211,7 @@ def test_one_sink_that_fails_is_told_after_the_others_have_finished(tmp_path: Pa
 @pytest.mark.parametrize(
     "outputs", [["--sink", "-"], ["--sink", "raw:-", "--sink", "take.wav"], ["--out", "-"]]
 )
-def test_a_reader_that_goes_away_ends_speak_cleanly(outputs: list[str], tmp_path: Path) -> None:
+def test_speak_exits_cleanly_if_the_reader_exits(outputs: list[str], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     speak = [*PROGRAM, "speak", "Hi.", "--max-seconds", "0.3", *outputs]
@@ -218,16 +220,16 @@ def test_a_reader_that_goes_away_ends_speak_cleanly(outputs: list[str], tmp_path
     )
     os.close(writer)
     assert done.returncode == 141
-    said = " ".join(done.stderr.split())
-    assert said.count("The reader of standard output has gone away") == 1
-    assert "Traceback" not in said
-    assert "Exception" not in said
+    stderr = " ".join(done.stderr.split())
+    assert stderr.count("The reader of standard output has gone away") == 1
+    assert "Traceback" not in stderr
+    assert "Exception" not in stderr
     if "take.wav" in outputs:
         assert len(read_audio(tmp_path / "take.wav")[0]) > 8_000
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
-def test_a_pipe_is_not_all_that_failed(
+def test_other_failures_take_precedence_over_a_closed_pipe(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Closed(), write_through=True))
@@ -239,11 +241,11 @@ def test_a_pipe_is_not_all_that_failed(
         sink.write(np.zeros(8_000, np.float32))
     assert not isinstance(caught.value, PipeClosed)
     assert "The reader of standard output has gone away" in str(caught.value)
-    assert not caplog.records  # it is told by the error alone
+    assert not caplog.records  # the error reports it
     assert len(read_audio(tmp_path / "take.wav")[0]) == 8_000
 
 
-def test_what_failed_is_told_also_when_speech_is_stopped(
+def test_failures_are_printed_when_speech_is_interrupted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     specs = [str(tmp_path / "missing" / "take.wav"), str(tmp_path / "take.wav")]
@@ -253,7 +255,7 @@ def test_what_failed_is_told_also_when_speech_is_stopped(
 
 
 class Closed(io.RawIOBase):
-    """A pipe whose reader has gone away."""
+    """A pipe whose reader has exited."""
 
     name = "<stdout>"
 

@@ -1,4 +1,4 @@
-"""Files and pipes: true sizes, also after a kill, every format, and readers that go away."""
+"""Files and pipes: header sizes, also after a kill, all formats, and readers that exit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def samples_of(path: Path) -> tuple[int, int, bytes]:
 
 
 @pytest.mark.parametrize("block", [1_000, 44_100])
-def test_a_wav_has_true_sizes_after_close(tmp_path: Path, block: int) -> None:
+def test_wav_header_sizes_are_correct_after_close(tmp_path: Path, block: int) -> None:
     path = tmp_path / "take.wav"
     with WavSink(path) as sink:
         sink.open(MONO)
@@ -40,7 +40,7 @@ def test_a_wav_has_true_sizes_after_close(tmp_path: Path, block: int) -> None:
     assert not repair_wav(path).changed
 
 
-def test_a_wav_keeps_its_channels(tmp_path: Path) -> None:
+def test_wav_keeps_its_channels(tmp_path: Path) -> None:
     path = tmp_path / "stereo.wav"
     data = np.arange(2_000, dtype="<i2").tobytes()
     with WavSink(path) as sink:
@@ -49,7 +49,7 @@ def test_a_wav_keeps_its_channels(tmp_path: Path) -> None:
     assert samples_of(path) == (48_000, 2, data)
 
 
-def test_a_take_that_is_stopped_is_kept(tmp_path: Path) -> None:
+def test_stop_keeps_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "take.wav"
     sink = WavSink(path)
     sink.open(MONO)
@@ -63,7 +63,7 @@ def test_a_take_that_is_stopped_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
-def test_a_killed_writer_leaves_a_file_that_plays_and_can_be_repaired(tmp_path: Path) -> None:
+def test_file_of_a_killed_writer_is_playable_and_repairable(tmp_path: Path) -> None:
     path = tmp_path / "killed.wav"
     program = """
 import os, signal, sys
@@ -78,7 +78,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = subprocess.run([sys.executable, "-c", program, str(path)], timeout=120)
     assert done.returncode == -9
     written = b"".join(np.full(900, 1 + number, "<i2").tobytes() for number in range(10))
-    rate, _, data = samples_of(path)  # the standard library insists on true sizes
+    rate, _, data = samples_of(path)  # the standard library checks the sizes
     assert rate == 8_000
     assert written.startswith(data)
     assert len(data) >= len(written) - 2 * 8_000 // 4 - 1_800
@@ -98,7 +98,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         ("take.AAC", 44_100),
     ],
 )
-def test_formats_are_known_by_their_ending(tmp_path: Path, name: str, rate: int) -> None:
+def test_extension_selects_the_format(tmp_path: Path, name: str, rate: int) -> None:
     path = tmp_path / name
     with make_sink(str(path)) as sink:
         sink.open(MONO)
@@ -114,7 +114,7 @@ def test_formats_are_known_by_their_ending(tmp_path: Path, name: str, rate: int)
         assert np.array_equal(to_int16(samples[:, None]), to_int16(CLIP[:, None]))
 
 
-def test_a_format_without_the_rate_takes_the_next_one(tmp_path: Path) -> None:
+def test_unsupported_rate_uses_the_next_higher_one(tmp_path: Path) -> None:
     path = tmp_path / "high.mp3"
     with make_sink(str(path)) as sink:
         sink.open(PcmFormat(96_000, encoding="f32le"))
@@ -124,7 +124,7 @@ def test_a_format_without_the_rate_takes_the_next_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("spec", "dtype"), [("raw", "<i2"), ("pcm", "<i2"), ("pcm_f32", "<f4")])
-def test_bare_samples(tmp_path: Path, spec: str, dtype: str) -> None:
+def test_raw_samples(tmp_path: Path, spec: str, dtype: str) -> None:
     path = tmp_path / "take"
     with make_sink(f"{spec}:{path}") as sink:
         sink.open(MONO)
@@ -142,23 +142,23 @@ def test_bare_samples(tmp_path: Path, spec: str, dtype: str) -> None:
             r"take.xyz ends in .xyz, which names no audio format here; use .wav",
         ),
         ("take", RequestError, "take has no ending and so names no audio format here; use "),
-        ("mp3", RequestError, "'mp3' names no file; write mp3:PATH, mp3:- or take.mp3"),
+        ("mp3", RequestError, "'mp3' has no file name; use mp3:PATH, mp3:- or take.mp3"),
         (
             "bogus:foo.wav",
             RequestError,
-            r"'bogus', which is neither speaker, .* write \./bogus:foo\.wav",
+            r"'bogus', which is neither speaker, .* use \./bogus:foo\.wav",
         ),
         ("aiff:-", RequestError, r"neither speaker, mic nor a format; formats are .*ogg\.$"),
-        ("wav:", RequestError, "'wav:' names no file"),
-        ("", RequestError, "A sink is empty"),
+        ("wav:", RequestError, "'wav:' has no file name"),
+        ("", RequestError, "The sink is empty"),
     ],
 )
-def test_what_is_no_sink_is_said(spec: str, error: type[Exception], message: str) -> None:
+def test_invalid_sink_raises(spec: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make_sink(spec)
 
 
-def test_a_colon_in_a_path_is_no_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colon_in_a_path_is_not_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for spec in ("C:\\takes\\one.wav", "./bogus:foo.wav", "12:30.wav", "take 1:2.wav"):
         assert make_sink(spec).name == spec  # type: ignore[attr-defined]
@@ -171,12 +171,12 @@ def test_ogg_is_opus(tmp_path: Path) -> None:
     assert (tmp_path / "take").read_bytes().startswith(b"OggS")
 
 
-def test_a_folder_is_no_sink(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="is a folder"):
+def test_directory_is_not_a_sink(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="is a directory"):
         make_sink(str(tmp_path))
 
 
-def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
+def test_unwritable_path_raises(tmp_path: Path) -> None:
     sink = make_sink(str(tmp_path / "missing" / "take.wav"))
     with pytest.raises(SinkError, match=r"take.wav cannot be written: No such file"):
         sink.open(MONO)
@@ -184,7 +184,7 @@ def test_places_that_cannot_be_written_are_said(tmp_path: Path) -> None:
         sink.write(CLIP)
 
 
-def test_no_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_denied_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object, **_options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -194,7 +194,7 @@ def test_no_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_said() -> None:
+def test_full_disk_raises() -> None:
     sink = EncodedSink("/dev/full", "pcm")
     sink.open(MONO)
     with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
@@ -204,7 +204,7 @@ def test_a_full_disk_is_said() -> None:
 
 @needs_limit
 @pytest.mark.parametrize("limit", [30_001, 44_100 // 2 + 45])
-def test_a_wav_on_a_full_disk_says_what_is_in_it(tmp_path: Path, limit: int) -> None:
+def test_wav_header_is_correct_after_a_full_disk(tmp_path: Path, limit: int) -> None:
     path = tmp_path / "take.wav"
     sink = WavSink(path)
     sink.open(MONO)
@@ -219,16 +219,16 @@ def test_a_wav_on_a_full_disk_says_what_is_in_it(tmp_path: Path, limit: int) -> 
     assert not repair_wav(path).changed
 
 
-def test_stereo_is_refused_where_one_channel_is_written(tmp_path: Path) -> None:
+def test_encoded_formats_refuse_stereo(tmp_path: Path) -> None:
     sink = make_sink(str(tmp_path / "take.mp3"))
-    with pytest.raises(RequestError, match="one channel here, not 2"):
+    with pytest.raises(RequestError, match="in mono, not with 2 channels"):
         sink.open(PcmFormat(44_100, channels=2))
     with pytest.raises(RequestError, match="format is 'mp4'"):
         EncodedSink("x", "mp4")
 
 
-def test_a_wav_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rt_drama3.sinks.files._MOST_WAV_BYTES", 1_000)
+def test_wav_at_its_size_limit_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rt_drama3.sinks.files._MAX_WAV_BYTES", 1_000)
     with WavSink(tmp_path / "full.wav") as sink:
         sink.open(MONO)
         sink.write(CLIP[:500])
@@ -238,7 +238,7 @@ def test_a_wav_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("format", ["wav", *(name for name in FORMATS if name != "wav")])
-def test_a_reader_that_goes_away_is_told_apart(format: str) -> None:
+def test_closed_pipe_raises_pipe_closed(format: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     pipe = os.fdopen(writer, "wb", buffering=0)
@@ -250,14 +250,14 @@ def test_a_reader_that_goes_away_is_told_apart(format: str) -> None:
 
     with pytest.raises(PipeClosed, match="has gone away"):
         use()
-    if format not in ("wav", "pcm", "pcm_f32"):  # what an encoder still held is lost as well
+    if format not in ("wav", "pcm", "pcm_f32"):  # the encoder's pending data is lost as well
         with pytest.raises(PipeClosed):
             sink.close()
     sink.close()
     pipe.close()
 
 
-def test_a_pipe_gets_an_endless_wav() -> None:
+def test_pipe_gets_a_wav_without_a_stated_length() -> None:
     program = (
         "import sys, numpy as np\n"
         "from rt_drama3.sinks import PcmFormat, make_sink\n"
@@ -277,7 +277,7 @@ def test_a_pipe_gets_an_endless_wav() -> None:
     assert raw.stdout == done.stdout[44:]
 
 
-def test_a_file_object_is_left_open() -> None:
+def test_file_object_is_left_open() -> None:
     target = io.BytesIO()
     with WavSink(target) as sink:
         sink.open(MONO)

@@ -1,4 +1,4 @@
-"""What importing this room brings along."""
+"""What importing this package loads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_no_torch_no_devices() -> None:
+def test_importing_sinks_loads_neither_torch_nor_device_libraries() -> None:
     program = (
         "import sys, rt_drama3.sinks\n"
         "rooms = [f'rt_drama3.{room}' for room in ('engine', 'protocol', 'server', 'model')]\n"

@@ -1,4 +1,4 @@
-"""Whose a virtual microphone is: processes that ended, that run, and that create at once."""
+"""Ownership of virtual microphones: dead, running and concurrently creating processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         yield running
 
 
-def test_whoever_holds_what_a_dead_process_left_owns_it(server: Daemon) -> None:
+def test_microphone_of_a_dead_process_gets_a_new_owner(server: Daemon) -> None:
     program = (
         "import os\nfrom rt_drama3.sinks import virtual_mic\nvirtual_mic.create()\nos._exit(1)\n"
     )
@@ -37,7 +37,7 @@ def test_whoever_holds_what_a_dead_process_left_owns_it(server: Daemon) -> None:
     assert mic.ours
     assert mic.modules != left.modules
     assert virtual_mic.existing() == [mic]
-    # Another process speaks into it and ends: it is not that one's to remove.
+    # Another process plays into it and exits: it must not remove it.
     program = (
         "from rt_drama3.sinks import MicSink, PcmFormat\n"
         "with MicSink() as sink:\n    sink.open(PcmFormat(48_000))\n"
@@ -46,7 +46,7 @@ def test_whoever_holds_what_a_dead_process_left_owns_it(server: Daemon) -> None:
     assert virtual_mic.existing() == [mic]
 
 
-def test_what_a_dead_process_left_is_not_taken_from_who_plays(server: Daemon) -> None:
+def test_microphone_of_a_dead_process_is_not_replaced_while_played_into(server: Daemon) -> None:
     program = (
         "import os\nfrom rt_drama3.sinks import virtual_mic\nvirtual_mic.create()\nos._exit(1)\n"
     )
@@ -56,19 +56,19 @@ def test_what_a_dead_process_left_is_not_taken_from_who_plays(server: Daemon) ->
         sink.open(PcmFormat(48_000))
         wait_until(lambda: virtual_mic.in_play(left), "the stream")
         assert virtual_mic.create(own=True) == left
-        with pytest.raises(SinkError, match="has ended, but another one plays into it"):
+        with pytest.raises(SinkError, match="has exited, but another one plays into it"):
             virtual_mic.create(keep=True)
     assert virtual_mic.existing() == []
 
 
-def test_a_running_process_keeps_its_microphone(server: Daemon) -> None:
+def test_running_process_keeps_its_microphone(server: Daemon) -> None:
     mic = virtual_mic.create()
     with pytest.raises(SinkError, match=f"cannot be kept: it belongs to process {os.getpid()}"):
         virtual_mic.create(keep=True)
     assert virtual_mic.existing() == [mic]
 
 
-def test_those_who_create_at_once_make_one(server: Daemon) -> None:
+def test_concurrent_creation_makes_one_microphone(server: Daemon) -> None:
     program = "from rt_drama3.sinks import virtual_mic\nvirtual_mic.create(keep=True)\n"
     processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(4)]
     assert [process.wait(2 * SECONDS) for process in processes] == [0] * 4
@@ -76,14 +76,14 @@ def test_those_who_create_at_once_make_one(server: Daemon) -> None:
     assert len([found for found in control.modules() if "rt-drama3" in found.arguments]) == 2
 
 
-def test_one_that_makes_a_microphone_for_ever_is_named(
+def test_process_that_holds_the_lock_is_reported(
     server: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual_mic, "_LOCK_SECONDS", 0.0)
-    alone = virtual_mic._alone()
+    alone = virtual_mic._creation_lock()
     with (
         alone,
-        pytest.raises(SinkError, match=r"has been making a microphone .*\.lock"),
+        pytest.raises(SinkError, match=r"has been creating a microphone .*\.lock"),
     ):
         virtual_mic.create()
     assert virtual_mic.create().ours

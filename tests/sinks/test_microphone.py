@@ -1,4 +1,4 @@
-"""The microphone where there is no sound server: drivers elsewhere, and one sentence each."""
+"""The microphone without a sound server: loopback drivers and error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sink_properties='device.description=rt-drama3.playback rt_drama3.owner=kept' nor
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pactl that says what its files say, and ends with their code."""
+    """A pactl that prints the contents of files and exits with the code in one."""
     script = tmp_path / "pactl"
     script.write_text(f'#!/bin/sh\ncd "{tmp_path}"\ncat out\ncat err >&2\nexit $(cat code)\n')
     script.chmod(0o755)
@@ -41,7 +41,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("platform", "device"), [("darwin", "BlackHole 2ch"), ("win32", "CABLE Input (VB-Audio)")]
 )
-def test_elsewhere_it_plays_into_the_loopback_driver(
+def test_macos_and_windows_play_into_the_loopback_driver(
     monkeypatch: pytest.MonkeyPatch, platform: str, device: str
 ) -> None:
     fake = FakePyAudio(card("Speakers"), card("BlackHole 2ch"), card("CABLE Input (VB-Audio)"))
@@ -58,7 +58,7 @@ def test_elsewhere_it_plays_into_the_loopback_driver(
 @pytest.mark.parametrize(
     ("platform", "product"), [("darwin", "install BlackHole"), ("win32", "install VB-CABLE")]
 )
-def test_without_a_driver_it_says_how_to_get_one(
+def test_missing_driver_raises_with_where_to_get_it(
     monkeypatch: pytest.MonkeyPatch, platform: str, product: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyaudio", FakePyAudio(card("Speakers")))
@@ -77,21 +77,23 @@ class TestPactl:
         assert len(pactl.modules()) == 4
 
     @pytest.mark.parametrize(
-        ("said", "message"),
+        ("stderr", "message"),
         [
-            ("Connection failure: Access denied", r"gives no permission \(Access denied\): run as"),
-            ("Connection failure: Connection refused", "No sound server answers"),
+            ("Connection failure: Access denied", r"denies access \(Access denied\): run as"),
+            ("Connection failure: Connection refused", "No sound server responds"),
             ("Failure: Module initialization failed", "pactl list failed: Failure: Module init"),
         ],
     )
-    def test_refusals_are_one_sentence(self, program: Path, said: str, message: str) -> None:
-        (program / "err").write_text(said)
+    def test_pactl_failures_raise_clear_errors(
+        self, program: Path, stderr: str, message: str
+    ) -> None:
+        (program / "err").write_text(stderr)
         (program / "code").write_text("1")
         with pytest.raises(SinkError, match=message):
             MicSink().open(PcmFormat(48_000))
 
 
-def test_no_libpulse_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libpulse_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 

@@ -1,4 +1,4 @@
-"""Many streams into one sink: sums, turns, room, stops, and a sink that fails."""
+"""Many streams into one sink: mixing, queueing, backpressure, stops, and a failing sink."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def in_thread(call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_what_sounds_together_is_added_and_clipped() -> None:
+def test_simultaneous_inputs_are_added_and_clipped() -> None:
     sink = MemorySink()
     with Mixer(sink, "mix", rate=RATE) as mixer:
-        sink.holds = 1_000.0  # it has enough, so that both inputs wait
+        sink.holds = 1_000.0  # it holds enough, so that both inputs wait
         one, two = mixer.add(MONO), mixer.add(MONO)
         one.write(np.concatenate([level(0.25), level(0.75)]))
         two.write(np.concatenate([level(0.5), level(0.5)]))
@@ -47,11 +47,11 @@ def test_what_sounds_together_is_added_and_clipped() -> None:
     assert sink.events[-1] == "close"
 
 
-def test_a_queue_plays_one_after_the_other() -> None:
+def test_queue_plays_one_after_the_other() -> None:
     sink = MemorySink()
     with Mixer(sink, "queue", rate=RATE) as mixer:
         one, two = mixer.add(MONO), mixer.add(MONO)
-        two.write(level(0.2))  # the first to speak, though the second to be added
+        two.write(level(0.2))  # the first to write, although the second to be added
         one.write(level(0.1))
         one.finish()
         two.write(level(0.2))
@@ -60,7 +60,7 @@ def test_a_queue_plays_one_after_the_other() -> None:
     assert np.array_equal(sink.samples, np.concatenate([level(0.2, 0.5), level(0.1)]))
 
 
-def test_one_that_gives_nothing_lets_others_pass() -> None:
+def test_stalled_input_lets_others_pass() -> None:
     sink = MemorySink()
     with Mixer(sink, "queue", rate=RATE, patience_seconds=0.05) as mixer:
         idle, other = mixer.add(MONO), mixer.add(MONO)
@@ -84,7 +84,7 @@ def test_rates_and_channels_are_converted() -> None:
 
 
 @pytest.mark.parametrize("mode", ["mix", "queue"])
-def test_a_writer_waits_for_room_and_nothing_is_lost(mode: str) -> None:
+def test_writer_blocks_until_there_is_room_and_nothing_is_lost(mode: str) -> None:
     sink = MemorySink()
     clip = np.linspace(-0.9, 0.9, RATE * 2, dtype=np.float32)
     with Mixer(sink, mode, rate=RATE, input_ms=100) as mixer:  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_a_writer_waits_for_room_and_nothing_is_lost(mode: str) -> None:
     assert np.array_equal(sink.samples, clip)
 
 
-def test_writers_on_a_loop_do_not_hold_it() -> None:
+def test_async_writers_do_not_block_the_loop() -> None:
     sink = MemorySink()
     values = [0.1, 0.2, 0.3]
 
@@ -121,7 +121,7 @@ def test_writers_on_a_loop_do_not_hold_it() -> None:
     assert np.array_equal(sink.samples, np.concatenate([level(v, 1.0) for v in values]))
 
 
-def test_an_input_that_is_stopped_alone_stops_the_sink() -> None:
+def test_stopping_the_only_input_stops_the_sink() -> None:
     sink = MemorySink()
     with Mixer(sink, rate=RATE, input_ms=100) as mixer:
         sink.gate.clear()
@@ -132,7 +132,7 @@ def test_an_input_that_is_stopped_alone_stops_the_sink() -> None:
         writer.join(30)
         assert not writer.is_alive()
         assert entry.stopped
-        entry.write(level(0.5, 5.0))  # dropped at once
+        entry.write(level(0.5, 5.0))  # dropped immediately
         entry.drain()
         sink.gate.set()
         after = mixer.add(MONO)
@@ -142,7 +142,7 @@ def test_an_input_that_is_stopped_alone_stops_the_sink() -> None:
     assert np.array_equal(sink.samples[-RATE // 4 :], level(0.25))
 
 
-def test_an_input_that_is_stopped_beside_another_leaves_it_alone() -> None:
+def test_stopping_an_input_does_not_affect_another() -> None:
     sink = MemorySink()
     with Mixer(sink, rate=RATE) as mixer:
         sink.gate.clear()
@@ -150,19 +150,19 @@ def test_an_input_that_is_stopped_beside_another_leaves_it_alone() -> None:
         one.write(level(0.5))
         two.write(level(0.25))
         assert sink.waiting.wait(30)
-        wait_until(lambda: one.sounded or two.sounded, "the first block")
+        wait_until(lambda: one.started or two.started, "the first block")
         sink.gate.set()
         two.write(level(0.25))
-        wait_until(lambda: one.sounded and two.sounded, "both")
+        wait_until(lambda: one.started and two.started, "both")
         one.stop()
         two.drain()
         assert "stop" not in sink.events
 
 
-def test_an_input_that_is_stopped_beside_another_fades() -> None:
+def test_input_stopped_while_another_plays_fades() -> None:
     sink = MemorySink()
     with Mixer(sink, rate=RATE) as mixer:
-        sink.holds = 1_000.0  # it has enough, so that both inputs wait
+        sink.holds = 1_000.0  # it holds enough, so that both inputs wait
         one, two = mixer.add(MONO), mixer.add(MONO)
         one.write(level(0.5))
         two.write(level(0.25))
@@ -184,14 +184,14 @@ def test_an_input_that_is_stopped_beside_another_fades() -> None:
     np.testing.assert_allclose(sink.samples, wanted, atol=1e-6)
 
 
-def test_a_stop_of_everything_silences_those_who_speak_and_not_the_next() -> None:
+def test_stopping_the_mixer_silences_current_inputs_only() -> None:
     sink = MemorySink()
     with Mixer(sink, rate=RATE, input_ms=100) as mixer:
         sink.gate.clear()
         inputs = [mixer.add(MONO) for _ in range(3)]
         writers = [in_thread(lambda entry=entry: entry.write(level(0.3, 5.0))) for entry in inputs]
         assert sink.waiting.wait(30)
-        wait_until(lambda: all(entry.held or entry.sounded for entry in inputs), "all three")
+        wait_until(lambda: all(entry.held or entry.started for entry in inputs), "all three")
         mixer.stop()
         for writer in writers:
             writer.join(30)
@@ -203,10 +203,10 @@ def test_a_stop_of_everything_silences_those_who_speak_and_not_the_next() -> Non
     assert np.array_equal(sink.samples[-RATE // 4 :], level(0.25))
 
 
-def test_a_sink_that_fails_holds_nobody_up_and_may_come_back() -> None:
+def test_failing_sink_does_not_block_inputs_and_may_recover() -> None:
     sink = MemorySink()
-    told: list[str] = []
-    with Mixer(sink, rate=RATE, input_ms=100, failed=lambda e: told.append(str(e))) as mixer:
+    failures: list[str] = []
+    with Mixer(sink, rate=RATE, input_ms=100, failed=lambda e: failures.append(str(e))) as mixer:
         sink.failing = SinkError("unplugged")
         lost = mixer.add(MONO)
         lost.write(level(0.5, 5.0))
@@ -218,10 +218,10 @@ def test_a_sink_that_fails_holds_nobody_up_and_may_come_back() -> None:
         entry.drain()
         wait_until(lambda: mixer.error is None, "the error to be over")
     assert np.array_equal(sink.samples, level(0.25))
-    assert told == ["unplugged"]
+    assert failures == ["unplugged"]
 
 
-def test_closing_ends_everybody_who_waits() -> None:
+def test_close_releases_blocked_writers() -> None:
     sink = MemorySink()
     mixer = Mixer(sink, rate=RATE, input_ms=100)
     mixer.open()
@@ -239,15 +239,15 @@ def test_closing_ends_everybody_who_waits() -> None:
     assert not any(thread.name == "sink mixer" for thread in threading.enumerate())
 
 
-def test_a_mode_that_does_not_exist_is_refused() -> None:
+def test_unknown_mode_raises() -> None:
     with pytest.raises(RequestError, match="mode is 'shuffle'"):
         Mixer(MemorySink(), "shuffle")  # type: ignore[arg-type]
 
 
-def test_a_finished_input_takes_nothing_more() -> None:
+def test_writing_to_a_finished_input_raises() -> None:
     with Mixer(MemorySink(), rate=RATE) as mixer:
         entry = mixer.add(MONO)
         entry.finish()
-        with pytest.raises(SinkError, match="was finished"):
+        with pytest.raises(SinkError, match="is finished"):
             entry.write(level(0.1))
         entry.drain()

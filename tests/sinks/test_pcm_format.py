@@ -1,4 +1,4 @@
-"""Formats: what they refuse, and that 16 bits survive the way through floats."""
+"""Sample formats: validation, and exact round trips of 16-bit samples through floats."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rt_drama3.sinks.pcm_format import PcmFormat, to_int16, with_channels
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-32_768, 32_767)).filter(lambda values: len(values) % 2 == 0))
-def test_16_bits_come_back(values: list[int]) -> None:
+def test_16_bit_samples_round_trip(values: list[int]) -> None:
     samples = np.array(values, "<i2")
     frames = PcmFormat(8_000, channels=2).frames(samples.tobytes())
     assert frames.shape == (len(values) // 2, 2)
     assert to_int16(frames).reshape(-1).tolist() == values
 
 
-def test_floats_come_as_bytes_or_as_an_array() -> None:
+def test_floats_are_accepted_as_bytes_and_arrays() -> None:
     samples = np.linspace(-1, 1, 7, dtype=np.float32)
     format = PcmFormat(44_100, encoding="f32le")
     assert np.array_equal(format.frames(samples.astype("<f4").tobytes())[:, 0], samples)
@@ -38,7 +38,7 @@ def test_floats_come_as_bytes_or_as_an_array() -> None:
         (np.zeros((4, 2), np.int16), r"int16"),
     ],
 )
-def test_what_is_not_of_the_format_is_refused(pcm: bytes, message: str) -> None:
+def test_samples_that_do_not_match_the_format_raise(pcm: bytes, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         PcmFormat(48_000, channels=2).frames(pcm)
 
@@ -52,7 +52,7 @@ def test_what_is_not_of_the_format_is_refused(pcm: bytes, message: str) -> None:
         ({"rate": 48_000, "encoding": "u8"}, "encoding is 'u8'"),
     ],
 )
-def test_formats_that_do_not_exist_are_refused(facts: dict[str, int], message: str) -> None:
+def test_invalid_formats_raise(facts: dict[str, int], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         PcmFormat(**facts)  # type: ignore[arg-type]
 

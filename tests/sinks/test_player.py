@@ -1,4 +1,4 @@
-"""The player, driven by hand and by hypothesis: nothing lost, nothing twice, quiet when told."""
+"""The player, tested by examples and by hypothesis: every sample once, silence after a stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(st.integers(40, 100), st.integers(0, 50), steps)
-def test_everything_put_is_heard_once_in_order(
+def test_every_frame_is_rendered_once_in_order(
     capacity: int, lead: int, calls: list[tuple[str, int]]
 ) -> None:
     player = Player(capacity, 2, lead=lead)
@@ -62,13 +62,13 @@ def test_everything_put_is_heard_once_in_order(
     assert player.quiet
     assert player.rendered == len(played)
     if put:
-        # Every pause inside that is not the end of a take was counted.
+        # Every gap inside a take was counted.
         assert player.underruns <= len(calls)
 
 
 @settings(deadline=None)
 @given(steps, st.integers(0, 25), steps)
-def test_a_stop_drops_what_was_put_before_and_nothing_after(
+def test_stop_drops_earlier_frames_only(
     before: list[tuple[str, int]], fade: int, after: list[tuple[str, int]]
 ) -> None:
     player = Player(2_000, 1)
@@ -106,7 +106,7 @@ def test_a_stop_drops_what_was_put_before_and_nothing_after(
     assert fading == sorted(fading, reverse=True)
 
 
-def test_a_take_waits_for_its_prebuffer_and_an_end_makes_waiting_needless() -> None:
+def test_take_waits_for_its_prebuffer_unless_finished() -> None:
     player = Player(100, 1)
     player.prebuffer = 20
     player.put(frames(1, 10))
@@ -122,7 +122,7 @@ def test_a_take_waits_for_its_prebuffer_and_an_end_makes_waiting_needless() -> N
     assert player.underruns == 0
 
 
-def test_running_dry_in_a_take_is_one_underrun_and_collects_again() -> None:
+def test_running_dry_is_one_underrun_and_refills_the_prebuffer() -> None:
     player = Player(100, 1)
     player.prebuffer = 10
     player.put(frames(1, 10))
@@ -135,7 +135,7 @@ def test_running_dry_in_a_take_is_one_underrun_and_collects_again() -> None:
     assert player.underruns == 1
 
 
-def test_a_take_that_ends_a_little_after_its_last_sample_was_heard_is_no_underrun() -> None:
+def test_finishing_shortly_after_the_last_sample_is_not_an_underrun() -> None:
     player = Player(100, 1)
     player.put(frames(1, 10))
     render(player, 20)
@@ -145,7 +145,7 @@ def test_a_take_that_ends_a_little_after_its_last_sample_was_heard_is_no_underru
     assert player.underruns == 0
 
 
-def test_a_fade_falls_evenly_over_blocks_and_then_it_is_silent() -> None:
+def test_fade_is_linear_across_blocks_and_followed_by_silence() -> None:
     player = Player(1_000, 1)
     player.put(np.full((500, 1), 20_000, np.int16))
     render(player, 10)
@@ -156,7 +156,7 @@ def test_a_fade_falls_evenly_over_blocks_and_then_it_is_silent() -> None:
     assert player.quiet
 
 
-def test_a_second_stop_does_not_begin_the_fade_again() -> None:
+def test_second_stop_does_not_restart_the_fade() -> None:
     player = Player(1_000, 1)
     player.put(np.full((500, 1), 20_000, np.int16))
     render(player, 10)
@@ -169,7 +169,7 @@ def test_a_second_stop_does_not_begin_the_fade_again() -> None:
     assert not together[99:].any()
 
 
-def test_a_stop_before_the_start_makes_no_sound() -> None:
+def test_stop_before_the_start_renders_silence() -> None:
     player = Player(100, 1)
     player.prebuffer = 50
     player.put(frames(1, 20))

@@ -1,4 +1,4 @@
-"""Choosing a device, and one clear sentence where PortAudio or its devices are missing."""
+"""Picking a device, and clear errors when PortAudio or its devices are missing."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ FOUND = [
     ("wanted", "index"),
     [(None, 2), ("", 2), (3, 3), ("5", 5), ("hdmi 1", 2), ("1.2", 3), ("headset", 1), ("Stick", 5)],
 )
-def test_devices_are_found_by_index_name_and_part(wanted: str | int | None, index: int) -> None:
+def test_devices_are_found_by_index_name_and_substring(
+    wanted: str | int | None, index: int
+) -> None:
     assert pick_output(FOUND, wanted).index == index
 
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ("piano", r"No output device is or contains 'piano'; there are: 1 'USB Headset', 2"),
-        (0, r"No output device is or contains '0'"),
-        (77, r"No output device is or contains '77'"),
-        ("usb", r"'usb' fits several output devices: 'USB Headset', 'USB Stick'"),
+        ("piano", r"No output device matches 'piano'; there are: 1 'USB Headset', 2"),
+        (0, r"No output device matches '0'"),
+        (77, r"No output device matches '77'"),
+        ("usb", r"'usb' matches several output devices: 'USB Headset', 'USB Stick'"),
     ],
 )
-def test_what_cannot_be_chosen_is_said(wanted: str | int, message: str) -> None:
+def test_unknown_or_ambiguous_device_raises(wanted: str | int, message: str) -> None:
     with pytest.raises(SinkError, match=message):
         pick_output(FOUND, wanted)
 
 
-def test_the_first_is_taken_where_the_system_names_no_default() -> None:
+def test_first_output_is_used_without_a_system_default() -> None:
     assert pick_output([device(0, "in", outputs=0), device(1, "out")], None).index == 1
 
 
@@ -81,7 +83,7 @@ def test_no_portaudio_library(monkeypatch: pytest.MonkeyPatch) -> None:
         portaudio.load()
 
 
-def test_devices_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakePyAudio(card("mic", 0, 1, 16_000), card("BlackHole 2ch"), card("headset", 2, 1))
     monkeypatch.setitem(sys.modules, "pyaudio", fake)
     audio = portaudio.start()

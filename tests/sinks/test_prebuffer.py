@@ -1,4 +1,4 @@
-"""The choice of the prebuffer, from made-up arrivals."""
+"""The choice of the prebuffer, from simulated arrivals."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def arrive(policy: Prebuffer, lateness_ms: list[float], start: float = 100.0) ->
         policy.arrived(start + number * PIECE + late / 1e3, PIECE)
 
 
-def test_before_anything_was_measured_it_is_the_first_choice() -> None:
+def test_first_choice_without_measurements() -> None:
     assert Prebuffer(first_ms=40).target_ms == 40
 
 
-def test_sound_in_time_or_early_needs_the_least() -> None:
+def test_audio_on_time_needs_the_minimum() -> None:
     policy = Prebuffer(least_ms=20)
     arrive(policy, [0, 0, -20, -40, -300])
     assert policy.target_ms == 20
@@ -32,13 +32,13 @@ def test_the_worst_lateness_decides() -> None:
     assert policy.target_ms == pytest.approx(75)
 
 
-def test_a_pause_is_not_jitter() -> None:
+def test_pause_is_not_jitter() -> None:
     policy = Prebuffer(least_ms=20, most_ms=400)
     arrive(policy, [0, 0, 5_000, 5_000, 5_010])
     assert policy.target_ms == pytest.approx(25)
 
 
-def test_the_time_between_takes_does_not_count() -> None:
+def test_time_between_takes_does_not_count() -> None:
     policy = Prebuffer(least_ms=20)
     arrive(policy, [0, 0])
     policy.ended()
@@ -46,7 +46,7 @@ def test_the_time_between_takes_does_not_count() -> None:
     assert policy.target_ms == 20
 
 
-def test_what_was_late_long_ago_is_forgotten() -> None:
+def test_old_lateness_is_forgotten() -> None:
     policy = Prebuffer(least_ms=20, memory=8)
     arrive(policy, [0, 200])
     assert policy.target_ms > 200
@@ -57,9 +57,9 @@ def test_what_was_late_long_ago_is_forgotten() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 390), min_size=2, max_size=30))
-def test_playing_that_starts_with_the_choice_never_runs_dry(lateness: list[float]) -> None:
+def test_playback_with_the_chosen_prebuffer_never_runs_dry(lateness: list[float]) -> None:
     policy = Prebuffer(margin_ms=0)
     arrive(policy, [0.0, *lateness])
-    # Piece n must be there when playing, begun so much after the first, reaches it.
+    # Chunk n must arrive before playback, which starts that long after the first, reaches it.
     assert all(late <= policy.target_ms + 1e-6 for late in lateness)
     assert policy.least_ms <= policy.target_ms <= policy.most_ms

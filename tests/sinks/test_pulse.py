@@ -1,4 +1,4 @@
-"""The virtual microphone and the speaker against a real PulseAudio, recorded and compared."""
+"""The virtual microphone and the speaker against a real PulseAudio: recordings are compared."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ pytestmark = [
 
 
 def whole_take(milliseconds: float = 3_000.0) -> Prebuffer:
-    """Begins when all was written, so that a slow machine makes no gap."""
+    """Starts when everything was written, so that a slow machine causes no gap."""
     return Prebuffer(least_ms=milliseconds, most_ms=milliseconds, first_ms=milliseconds)
 
 
@@ -70,12 +70,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 
 def noise(count: int) -> NDArray[np.float32]:
     values = np.random.default_rng(5).uniform(-0.5, 0.5, count)
-    values[np.abs(values) < 1e-3] = 0.25  # a silent sample would hide where the take begins
+    values[np.abs(values) < 1e-3] = 0.25  # a zero would hide where the take begins
     return values.astype(np.float32)
 
 
 def tone(rate: int, seconds: float) -> NDArray[np.float32]:
-    # A phase such that neither end is silent.
+    # With this phase neither end is zero.
     phase = 2 * np.pi * 440 * np.arange(round(rate * seconds)) / rate + 0.3
     return (0.5 * np.sin(phase)).astype(np.float32)
 
@@ -90,9 +90,7 @@ def play_in_blocks(sink: MicSink | SpeakerSink | Tee, clip: NDArray[np.float32])
 
 
 @pytest.mark.parametrize("rate", [44_100, 48_000])
-def test_the_microphone_gives_the_samples_of_the_wav(
-    server: Daemon, tmp_path: Path, rate: int
-) -> None:
+def test_microphone_and_wav_get_the_same_samples(server: Daemon, tmp_path: Path, rate: int) -> None:
     clip = noise(rate)
     mic = patient_mic(rate)
     sink = Tee([mic, WavSink(tmp_path / "take.wav")])
@@ -112,9 +110,7 @@ def test_the_microphone_gives_the_samples_of_the_wav(
     assert np.array_equal(recorded[-rate // 20 :], to_int16(clip[-rate // 20 :, None])[:, 0])
 
 
-def test_resampled_to_the_microphone_it_is_the_wav_within_80_db(
-    server: Daemon, tmp_path: Path
-) -> None:
+def test_resampled_microphone_matches_the_wav_within_80_db(server: Daemon, tmp_path: Path) -> None:
     clip = tone(44_100, 1.0)
     with Tee([patient_mic(), WavSink(tmp_path / "take.wav")]) as sink:
         sink.open(PcmFormat(44_100, encoding="f32le"))
@@ -136,7 +132,7 @@ def test_resampled_to_the_microphone_it_is_the_wav_within_80_db(
 
 
 @pytest.mark.parametrize("kind", ["mic", "speaker"])
-def test_a_tone_in_awkward_blocks_has_no_gap_and_no_repeat(server: Daemon, kind: str) -> None:
+def test_tone_in_irregular_blocks_arrives_complete(server: Daemon, kind: str) -> None:
     if kind == "speaker":
         pytest.importorskip("pyaudio")
     rate = 44_100
@@ -169,10 +165,10 @@ def test_a_tone_in_awkward_blocks_has_no_gap_and_no_repeat(server: Daemon, kind:
     assert np.array_equal(recorded, expected)
 
 
-def test_a_stop_writes_its_fade_over_what_the_server_holds(
+def test_stop_overwrites_the_servers_buffer_with_a_fade(
     server: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "_MARGIN_MS", 150.0)  # of a machine that has no time for us
+    monkeypatch.setattr(pulse, "_MARGIN_MS", 150.0)  # for a busy machine
     rate = 48_000
     loud = np.full(3 * rate, 0.5, np.float32)
     sink = patient_mic()
@@ -192,7 +188,7 @@ def test_a_stop_writes_its_fade_over_what_the_server_holds(
     begin = int(np.argmax(recorded != 0))
     first = recorded[begin : begin + int(np.argmax(recorded[begin:] == 0))].astype(int)
     faded = first[first < 16_384]
-    assert len(first) < 3 * rate  # it did not play to its end, though all of it was taken
+    assert len(first) < 3 * rate  # it did not play to its end, although all of it was taken
     assert 900 <= len(faded) <= 960  # 20 ms, of which the last samples round to nothing
     assert (np.diff(faded) <= 0).all()
     assert np.abs(np.diff(first)).max() <= 20  # no click
@@ -200,7 +196,7 @@ def test_a_stop_writes_its_fade_over_what_the_server_holds(
     assert np.array_equal(sounding(rest), to_int16(second[:, None])[:, 0])
 
 
-def test_a_queue_into_the_microphone_loses_nothing_and_stops(server: Daemon) -> None:
+def test_queue_into_the_microphone_loses_nothing_and_stops(server: Daemon) -> None:
     rate = 48_000
     clips = [noise(9_600 + number) for number in range(3)]
     with Mixer(MicSink(stall_seconds=SECONDS), "queue", rate=rate) as mixer:
@@ -225,11 +221,11 @@ def test_a_queue_into_the_microphone_loses_nothing_and_stops(server: Daemon) -> 
         assert not recorder.samples[quiet:].any()
     recorder.stop()
     expected = to_int16(np.concatenate(clips)[:, None])[:, 0]
-    # A busy machine may make gaps, since little is kept ahead; samples are not lost by them.
+    # A busy machine may cause gaps, since little is buffered, but no sample is lost.
     assert np.array_equal(heard[heard != 0], expected)
 
 
-def test_100_starts_and_stops_leave_nothing_behind(server: Daemon) -> None:
+def test_100_opens_and_closes_leak_nothing(server: Daemon) -> None:
     threads = threading.active_count()
     files = len(os.listdir("/proc/self/fd"))
     modules = control.modules()
@@ -249,17 +245,17 @@ def test_100_starts_and_stops_leave_nothing_behind(server: Daemon) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mic", "speaker"])
-def test_a_daemon_that_dies_is_an_error_until_it_is_back(
+def test_dead_daemon_raises_until_it_is_back(
     server: Daemon, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_sink, "_RETRY_SECONDS", 0.0)
     if kind == "speaker":
         pytest.importorskip("pyaudio")
-        gone = "stopped playing|taken no sound"
+        gone = "stopped playing|played nothing"
         none = "No output device|cannot be opened|is busy|is gone"  # see speaker._close
         sink: MicSink | SpeakerSink = SpeakerSink("pulse", stall_seconds=5)
     else:
-        gone, none = "sound server", "No sound server answers: start PulseAudio"
+        gone, none = "sound server", "No sound server responds: start PulseAudio"
         sink = MicSink(stall_seconds=SECONDS)
     sink.open(PcmFormat(44_100, encoding="f32le"))
     sink.write(tone(44_100, 0.2))
@@ -275,21 +271,21 @@ def test_a_daemon_that_dies_is_an_error_until_it_is_back(
     sink.close()
 
 
-def test_a_microphone_that_is_removed_is_made_again(
+def test_removed_microphone_is_created_again(
     server: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_sink, "_RETRY_SECONDS", 0.0)
     with MicSink(stall_seconds=SECONDS) as sink:
         sink.open(PcmFormat(48_000, encoding="f32le"))
         virtual_mic.remove()
-        with pytest.raises(SinkError, match="is gone, or removed the virtual microphone"):
+        with pytest.raises(SinkError, match="exited, or removed the virtual microphone"):
             sink.write(noise(480_000))
         sink.write(noise(480))
         assert [mic.name for mic in virtual_mic.existing()] == ["rt-drama3"]
     assert virtual_mic.existing() == []
 
 
-def test_creating_is_idempotent_and_removing_complete(server: Daemon) -> None:
+def test_create_is_idempotent_and_remove_is_complete(server: Daemon) -> None:
     before = control.modules()
     mic = virtual_mic.create()
     assert virtual_mic.create() == mic
@@ -302,7 +298,7 @@ def test_creating_is_idempotent_and_removing_complete(server: Daemon) -> None:
     assert control.modules() == before
 
 
-def test_a_kept_microphone_outlives_its_users(server: Daemon) -> None:
+def test_kept_microphone_outlives_its_users(server: Daemon) -> None:
     mic = virtual_mic.create("studio", 44_100, keep=True)
     with MicSink("studio", stall_seconds=SECONDS) as sink:
         sink.open(PcmFormat(48_000))
@@ -312,7 +308,7 @@ def test_a_kept_microphone_outlives_its_users(server: Daemon) -> None:
     virtual_mic.remove("studio")
 
 
-def test_one_in_use_is_not_removed_by_another(server: Daemon) -> None:
+def test_microphone_in_use_is_not_removed(server: Daemon) -> None:
     one, two = MicSink(stall_seconds=SECONDS), MicSink(stall_seconds=SECONDS)
     one.open(PcmFormat(48_000))
     two.open(PcmFormat(48_000))
@@ -322,7 +318,7 @@ def test_one_in_use_is_not_removed_by_another(server: Daemon) -> None:
     assert virtual_mic.existing() == []
 
 
-def test_what_a_dead_process_left_is_used_or_removed(server: Daemon) -> None:
+def test_microphone_of_a_dead_process_is_reused_or_replaced(server: Daemon) -> None:
     program = (
         "import os, sys\nfrom rt_drama3.sinks import virtual_mic\n"
         "virtual_mic.create('left', int(sys.argv[1]))\nos._exit(1)\n"
@@ -339,7 +335,7 @@ def test_what_a_dead_process_left_is_used_or_removed(server: Daemon) -> None:
         assert virtual_mic.existing() == []
 
 
-def test_half_a_microphone_is_completed(server: Daemon) -> None:
+def test_incomplete_microphone_is_replaced(server: Daemon) -> None:
     mic = virtual_mic.create()
     control.unload_module(mic.modules[0])
     (half,) = virtual_mic.existing()
@@ -348,25 +344,25 @@ def test_half_a_microphone_is_completed(server: Daemon) -> None:
     assert len(virtual_mic.existing()) == 1
 
 
-def test_names_and_rates_that_collide_are_said(server: Daemon) -> None:
-    with pytest.raises(RequestError, match="cannot be called 'a b'"):
+def test_invalid_or_conflicting_names_and_rates_raise(server: Daemon) -> None:
+    with pytest.raises(RequestError, match="Invalid microphone name 'a b'"):
         virtual_mic.create("a b")
     with pytest.raises(RequestError, match="rate of the microphone is 1 Hz"):
         virtual_mic.create(rate=1)
-    with pytest.raises(SinkError, match=r"another source called 'card\.monitor'"):
+    with pytest.raises(SinkError, match=r"another source named 'card\.monitor'"):
         virtual_mic.create("card.monitor")
     virtual_mic.create(rate=16_000, keep=True)
     with pytest.raises(SinkError, match=r"'rt-drama3' exists at 16000 Hz and is in use"):
         virtual_mic.create(rate=48_000)
 
 
-def test_no_daemon_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PULSE_SERVER", f"unix:{tmp_path}/nobody")
-    with pytest.raises(SinkError, match="No sound server answers: start PulseAudio"):
+def test_missing_daemon_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PULSE_SERVER", f"unix:{tmp_path}/missing")
+    with pytest.raises(SinkError, match="No sound server responds: start PulseAudio"):
         MicSink().open(PcmFormat(48_000))
 
 
-def test_no_pactl_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pactl_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SinkError, match="needs pactl, which is not installed"):
         virtual_mic.create()

@@ -1,4 +1,4 @@
-"""The ring against a plain list, for any order of calls."""
+"""The ring buffer against a plain list, for any sequence of calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ calls = st.lists(
 
 @settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 2), calls)
-def test_a_ring_is_a_bounded_list(capacity: int, channels: int, steps: list[tuple[str, int]]):
+def test_ring_matches_a_bounded_list(capacity: int, channels: int, steps: list[tuple[str, int]]):
     ring = Ring(capacity, channels)
     waiting: list[int] = []
     counter, read = 0, 0

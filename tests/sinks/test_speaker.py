@@ -1,4 +1,4 @@
-"""The speaker on cards that are made up: negotiation, losing nothing, failing, coming back."""
+"""The speaker on fake devices: rate negotiation, no lost samples, failure and recovery."""
 
 from __future__ import annotations
 
@@ -51,21 +51,23 @@ def test_every_sample_is_played_once_on_every_channel(cards: Install, block: int
     played = fake.samples("front")
     assert played.shape[1] == 2
     assert np.array_equal(played[:, 0], played[:, 1])
-    # The card calls back faster than we write, so there may be gaps, but nothing is lost.
+    # The fake card requests faster than we write, so there may be gaps, but no lost samples.
     assert np.array_equal(played[played[:, 0] != 0, 0], to_int16(clip[:, None])[:, 0])
-    assert not played[:2_400].any()  # 50 ms of silence for the card to wake up
+    assert not played[:2_400].any()  # 50 ms of silence at the start
     assert len(played) - np.nonzero(played[:, 0])[0][-1] > 2_880  # and 60 ms after the end
     assert fake.users == 0
 
 
 @pytest.mark.parametrize("frames", [64, 128, 256, 512, 1_024, 2_048])
-def test_a_card_may_ask_for_as_much_at_a_time_as_it_likes(cards: Install, frames: int) -> None:
+def test_any_block_size_of_the_device_works(cards: Install, frames: int) -> None:
     fake = cards(card("front"))
     clip = noise(20_000)
-    whole = Prebuffer(least_ms=2_000, most_ms=2_000, first_ms=2_000)  # the card is far too fast
+    whole = Prebuffer(
+        least_ms=2_000, most_ms=2_000, first_ms=2_000
+    )  # the fake card is far too fast
     sink = SpeakerSink(block_ms=1e3 * frames / 48_000, buffer_ms=4_000, prebuffer=whole)
     sink.open(MONO)
-    for at in range(0, len(clip), 5_120):  # no multiple of what the card asks for
+    for at in range(0, len(clip), 5_120):  # not a multiple of the block size
         sink.write(clip[at : at + 5_120])
     sink.drain()
     sink.close()
@@ -73,14 +75,16 @@ def test_a_card_may_ask_for_as_much_at_a_time_as_it_likes(cards: Install, frames
     heard = fake.samples("front")[:, 0]
     first = np.flatnonzero(heard)[0]
     expected = to_int16(clip[:, None])[:, 0]
-    assert np.array_equal(heard[first : first + len(clip)], expected)  # in one piece
+    assert np.array_equal(heard[first : first + len(clip)], expected)  # without a gap
     assert not heard[first + len(clip) :].any()
 
 
-def test_the_card_keeps_its_own_rate(cards: Install) -> None:
+def test_device_keeps_its_native_rate(cards: Install) -> None:
     fake = cards(card("front", outputs=1, rate=44_100))
     tone = (0.5 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000)).astype(np.float32)
-    whole = Prebuffer(least_ms=2_000, most_ms=2_000, first_ms=2_000)  # the card is far too fast
+    whole = Prebuffer(
+        least_ms=2_000, most_ms=2_000, first_ms=2_000
+    )  # the fake card is far too fast
     sink = SpeakerSink(buffer_ms=4_000, prebuffer=whole)
     sink.open(PcmFormat(16_000, encoding="f32le"))
     assert sink.stats.device_rate == 44_100
@@ -96,7 +100,7 @@ def test_the_card_keeps_its_own_rate(cards: Install) -> None:
     assert np.argmax(spectrum) == pytest.approx(440, abs=1)
 
 
-def test_a_refused_rate_leads_to_the_next_and_channels_likewise(cards: Install) -> None:
+def test_unsupported_rates_and_channels_lead_to_the_next(cards: Install) -> None:
     fake = cards(card("front"))
 
     def refuse(arguments: dict[str, Any]) -> None:
@@ -115,13 +119,13 @@ def test_a_refused_rate_leads_to_the_next_and_channels_likewise(cards: Install) 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (-9997, r"'front' takes none of the rates 48000, 44100, .* Hz in 16 bits"),
-        (-9985, r"'front' is busy or was unplugged; end the program that uses it"),
+        (-9997, r"'front' supports none of the rates 48000, 44100, .* Hz in 16 bits"),
+        (-9985, r"'front' is busy or was unplugged; quit the program that uses it"),
         (-9996, r"'front' is gone"),
         (-9999, r"'front' cannot be opened: .*Unanticipated"),
     ],
 )
-def test_a_card_that_refuses_is_one_sentence(cards: Install, code: int, message: str) -> None:
+def test_device_that_cannot_be_opened_raises(cards: Install, code: int, message: str) -> None:
     fake = cards(card("front"))
 
     def refuse(_arguments: dict[str, Any]) -> None:
@@ -137,7 +141,7 @@ def test_a_card_that_refuses_is_one_sentence(cards: Install, code: int, message:
     sink.close()
 
 
-def test_an_unplugged_card_is_an_error_until_it_is_back(cards: Install) -> None:
+def test_unplugged_device_raises_until_it_is_back(cards: Install) -> None:
     fake = cards(card("front"))
     sink = SpeakerSink("front")
     sink.open(MONO)
@@ -157,7 +161,7 @@ def test_an_unplugged_card_is_an_error_until_it_is_back(cards: Install) -> None:
     assert fake.users == 0
 
 
-def test_the_default_stands_in_when_asked(cards: Install) -> None:
+def test_fallback_uses_the_default_device(cards: Install) -> None:
     fake = cards(card("front"), card("headset"))
     sink = make_sink("speaker:headset,default")
     assert isinstance(sink, SpeakerSink)
@@ -173,20 +177,20 @@ def test_the_default_stands_in_when_asked(cards: Install) -> None:
     assert len(sounding(fake.samples("front")[:, 0])) == 1_000
 
 
-def test_a_card_that_stops_calling_back_is_found_out(cards: Install) -> None:
+def test_device_that_stops_calling_back_raises(cards: Install) -> None:
     fake = cards(card("front"))
     sink = SpeakerSink(stall_seconds=0.05)
     sink.open(MONO)
     stream = fake.streams[0]
     stream.is_active = lambda: True  # type: ignore[method-assign]
     stream.running = False
-    with pytest.raises(SinkError, match=r"has taken no sound for 0.05 s"):
+    with pytest.raises(SinkError, match=r"has played nothing for 0.05 s"):
         sink.write(noise(200_000))
     sink.stop()
     sink.close()
 
 
-def test_a_stream_that_does_not_close_is_left_alone(
+def test_stream_that_does_not_close_is_abandoned(
     cards: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speaker, "_CLOSE_SECONDS", 0.05)
@@ -202,13 +206,13 @@ def test_a_stream_that_does_not_close_is_left_alone(
     with pytest.raises(SinkError, match="stopped playing"):
         sink.write(noise(48_000))
     sink.write(noise(100))  # on a new stream
-    assert fake.users == 2  # PortAudio would wait for the stuck stream, were it ended
+    assert fake.users == 2  # terminating PortAudio would wait for the stuck stream
     sink.close()
     assert fake.users == 1
     release.set()
 
 
-def test_stop_ends_a_write_that_waits_and_the_next_take_is_whole(cards: Install) -> None:
+def test_stop_ends_a_blocked_write_and_the_next_take_is_complete(cards: Install) -> None:
     fake = cards(card("front"))
     sink = SpeakerSink(stall_seconds=30)
     sink.open(MONO)
@@ -238,7 +242,7 @@ def test_stop_ends_a_write_that_waits_and_the_next_take_is_whole(cards: Install)
     assert np.array_equal(tail[tail != 0], to_int16(clip[:, None])[:, 0])
 
 
-def test_100_starts_and_stops_leave_nothing_behind(cards: Install) -> None:
+def test_100_opens_and_closes_leak_nothing(cards: Install) -> None:
     fake = cards(card("front"))
     before = threading.active_count()
     sink = SpeakerSink()
@@ -252,13 +256,13 @@ def test_100_starts_and_stops_leave_nothing_behind(cards: Install) -> None:
     assert not any(stream.running for stream in fake.streams)
 
 
-def test_a_closed_sink_says_so(cards: Install) -> None:
+def test_closed_sink_raises(cards: Install) -> None:
     cards(card("front"))
     sink = SpeakerSink()
     with pytest.raises(SinkError, match="the default speaker is not open"):
         sink.write(noise(1))
     sink.open(MONO)
-    with pytest.raises(SinkError, match="is open already"):
+    with pytest.raises(SinkError, match="is already open"):
         sink.open(MONO)
     sink.close()
     sink.close()
@@ -266,7 +270,7 @@ def test_a_closed_sink_says_so(cards: Install) -> None:
     assert sink.stats.device_rate == 0
 
 
-# A server's sink is held by cycles that were frozen for short pauses, and so lives to the very end.
+# A server freezes the garbage collector, so its sink can live until the interpreter exits.
 KEPT = """
 import gc, sys
 from rt_drama3.sinks import PcmFormat, SpeakerSink
@@ -283,7 +287,7 @@ gc.freeze()
 """
 
 
-def test_nothing_complains_at_the_end_of_a_process_that_keeps_a_closed_sink() -> None:
+def test_process_that_keeps_a_closed_sink_exits_without_messages() -> None:
     done = subprocess.run(
         [sys.executable, "-c", KEPT],
         cwd=Path(__file__).parents[2],

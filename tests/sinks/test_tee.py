@@ -1,4 +1,4 @@
-"""Several sinks from one stream: one may fail alone."""
+"""One stream into several sinks, some of which fail."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ def test_long_writes_alternate_between_the_sinks() -> None:
     tee = Tee([one, two])
     tee.open(MONO)
     tee.write(CLIP)
-    assert max(len(piece) for piece in one.pieces) <= 160  # 20 ms
+    assert max(len(chunk) for chunk in one.chunks) <= 160  # 20 ms
 
 
-def test_one_that_fails_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_of_one_sink_is_reported_and_the_others_continue(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     one, two = MemorySink("one"), MemorySink("two")
-    told: list[tuple[str, str]] = []
+    failures: list[tuple[str, str]] = []
 
     def failed(sink: Sink, error: SinkError) -> None:
-        told.append((sink.name, str(error)))
+        failures.append((sink.name, str(error)))
 
     tee = Tee([one, two], failed)
     tee.open(MONO)
@@ -48,18 +50,18 @@ def test_one_that_fails_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFi
     tee.write(CLIP[500:])
     tee.drain()
     assert np.array_equal(two.samples, CLIP)
-    assert told == [("one", "one is broken")]
+    assert failures == [("one", "one is broken")]
     assert str(tee.errors["one"]) == "one is broken"
     assert not caplog.records
 
-    one.failing = None  # it is back, and takes part in the next take
+    one.failing = None  # it is back, and is used in the next take
     tee.write(CLIP)
     tee.close()
     assert np.array_equal(one.samples[100:], CLIP)
     assert one.events[-1] == "close"
 
 
-def test_a_stop_ends_the_take_too() -> None:
+def test_stop_ends_the_take() -> None:
     one, two = MemorySink("one"), MemorySink("two")
     tee = Tee([one, two])
     tee.open(MONO)
@@ -73,7 +75,7 @@ def test_a_stop_ends_the_take_too() -> None:
     assert np.array_equal(one.samples, CLIP)
 
 
-def test_a_file_with_a_hole_is_not_continued() -> None:
+def test_failed_file_is_not_continued() -> None:
     one, file = MemorySink("one"), MemorySink("file")
     file.recovers = False  # type: ignore[misc]
     tee = Tee([one, file])
@@ -86,7 +88,7 @@ def test_a_file_with_a_hole_is_not_continued() -> None:
     assert file.samples.size == 0
 
 
-def test_none_left_is_an_error() -> None:
+def test_write_raises_if_no_sink_is_left() -> None:
     one, two = MemorySink("one"), MemorySink("two")
     tee = Tee([one, two])
     tee.open(MONO)
@@ -96,7 +98,7 @@ def test_none_left_is_an_error() -> None:
     tee.close()
 
 
-def test_one_that_cannot_be_opened_stays_out_and_none_at_all_is_an_error() -> None:
+def test_sinks_that_cannot_be_opened_are_skipped_and_none_at_all_raises() -> None:
     one, two = MemorySink("one"), MemorySink("two")
     one.failing = SinkError("no device")
     tee = Tee([one, two])
@@ -110,12 +112,12 @@ def test_one_that_cannot_be_opened_stays_out_and_none_at_all_is_an_error() -> No
         tee.open(MONO)
 
 
-def test_an_empty_tee_is_refused() -> None:
+def test_empty_tee_raises() -> None:
     with pytest.raises(RequestError, match="name at least one"):
         Tee([])
 
 
-def test_a_failure_that_nobody_takes_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_without_a_callback_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     one, two = MemorySink("one"), MemorySink("two")
     tee = Tee([one, two])
     tee.open(MONO)
@@ -127,15 +129,15 @@ def test_a_failure_that_nobody_takes_is_logged_once(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(
-    ("errors", "kind", "said"),
+    ("errors", "kind", "message"),
     [
         ([SinkError("No server."), SinkError("No server.")], SinkError, "No server."),
         ([PipeClosed("One went."), PipeClosed("Two went.")], PipeClosed, "One went. Two went."),
         ([PipeClosed("One went."), SinkError("No server.")], SinkError, "One went. No server."),
     ],
 )
-def test_several_failures_are_one_that_tells_each_cause_once(
-    errors: list[SinkError], kind: type[SinkError], said: str
+def test_combined_failure_names_each_cause_once(
+    errors: list[SinkError], kind: type[SinkError], message: str
 ) -> None:
     sinks = [MemorySink(name) for name in ("one", "two")]
     tee = Tee(sinks)
@@ -144,4 +146,4 @@ def test_several_failures_are_one_that_tells_each_cause_once(
         sink.failing = error
     with pytest.raises(SinkError) as caught:
         tee.write(CLIP)
-    assert (type(caught.value), str(caught.value)) == (kind, said)
+    assert (type(caught.value), str(caught.value)) == (kind, message)

@@ -1,4 +1,4 @@
-"""Sizes of WAV files made true, whatever they said."""
+"""Repairing the sizes in WAV files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def broken(riff: int, data: int, samples: bytes = SAMPLES, rest: bytes = b"") ->
     return bytes(head) + samples + rest
 
 
-@pytest.mark.parametrize("said", [0, 2, 1_000, 1_998, 2_002, 2**31, 0xFFFF_FFFF])
-def test_wrong_sizes_are_made_true(tmp_path: Path, said: int) -> None:
+@pytest.mark.parametrize("stated", [0, 2, 1_000, 1_998, 2_002, 2**31, 0xFFFF_FFFF])
+def test_wrong_sizes_are_corrected(tmp_path: Path, stated: int) -> None:
     path = tmp_path / "take.wav"
-    path.write_bytes(broken(said, said))
+    path.write_bytes(broken(stated, stated))
     result = repair_wav(path)
     assert result.changed
     assert (result.frames, result.seconds, result.cut_bytes) == (1_000, 0.125, 0)
@@ -41,14 +41,14 @@ def test_wrong_sizes_are_made_true(tmp_path: Path, said: int) -> None:
     assert not repair_wav(path).changed
 
 
-def test_a_frame_that_was_cut_is_removed(tmp_path: Path) -> None:
+def test_incomplete_frame_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "take.wav"
     path.write_bytes(broken(0, 0, SAMPLES + b"x"))
     assert repair_wav(path).cut_bytes == 1
     assert contents(path) == SAMPLES
 
 
-def test_a_good_file_is_not_touched(tmp_path: Path) -> None:
+def test_correct_file_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "take.wav"
     good = broken(2_036 + len(INFO), 2_000, rest=INFO)
     path.write_bytes(good)
@@ -58,7 +58,7 @@ def test_a_good_file_is_not_touched(tmp_path: Path) -> None:
     assert path.read_bytes() == good
 
 
-def test_chunks_before_the_samples_are_walked_over(tmp_path: Path) -> None:
+def test_chunks_before_the_samples_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "take.wav"
     data = broken(0, 0)
     path.write_bytes(data[:12] + INFO + data[12:])
@@ -69,13 +69,16 @@ def test_chunks_before_the_samples_are_walked_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is no WAV file"),
-        (b"OggS" + bytes(100), "is no WAV file"),
+        (b"", "is not a WAV file"),
+        (b"OggS" + bytes(100), "is not a WAV file"),
         (wav_header(8_000, 0)[:36], "without samples"),
-        (wav_header(8_000, 0)[:12] + wav_header(8_000, 0)[36:], "no format before them"),
+        (
+            wav_header(8_000, 0)[:12] + wav_header(8_000, 0)[36:],
+            "no format chunk before its samples",
+        ),
     ],
 )
-def test_what_cannot_be_repaired_is_said_and_kept(
+def test_unrepairable_file_raises_and_is_unchanged(
     tmp_path: Path, data: bytes, message: str
 ) -> None:
     path = tmp_path / "take.wav"
@@ -85,7 +88,7 @@ def test_what_cannot_be_repaired_is_said_and_kept(
     assert path.read_bytes() == data
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"missing\.wav cannot be repaired: No such file"):
         repair_wav(tmp_path / "missing.wav")
 
@@ -93,14 +96,14 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 @settings(deadline=None)
 @given(
     riff=st.integers(0, 0xFFFF_FFFF),
-    said=st.integers(0, 0xFFFF_FFFF) | st.integers(0, 2_100),
+    stated=st.integers(0, 0xFFFF_FFFF) | st.integers(0, 2_100),
     length=st.integers(0, 2_000),
 )
 def test_samples_are_never_changed(
-    tmp_path_factory: pytest.TempPathFactory, riff: int, said: int, length: int
+    tmp_path_factory: pytest.TempPathFactory, riff: int, stated: int, length: int
 ) -> None:
     path = tmp_path_factory.mktemp("repair") / "take.wav"
-    path.write_bytes(broken(riff, said, b"\1" * length))
+    path.write_bytes(broken(riff, stated, b"\1" * length))
     result = repair_wav(path)
     assert contents(path) == b"\1" * (length // 2 * 2)
     assert result.frames == length // 2
