@@ -1,7 +1,7 @@
-"""Audio in and out of files and between rates: knows samples, and nothing of models or streams.
+"""Audio files, encoders and resampling. Independent of models and streams; imports no torch.
 
 Samples are mono float32 in [-1, 1] everywhere in the package; integers and channels exist only at
-the edges, in this room. No torch here.
+its edges, in this module.
 """
 
 from rt_drama3.audio.files import AudioSource, read_audio

@@ -1,9 +1,10 @@
-"""Reads reference clips: any common audio file, bounded, and unable to reach any other file.
+"""Reads reference clips: any common audio file, with limits, and without access to other files.
 
-The decoder is FFmpeg (through PyAV), which also knows playlists, concatenation lists and session
-descriptions: small text files that make it open other files or sockets. Clips come from strangers,
-so only containers that hold their own audio are let in, and FFmpeg itself never opens anything: it
-reads from memory or from a file that was opened here.
+The decoder is FFmpeg (through PyAV), which also supports playlists, concatenation lists and session
+descriptions: small text files that make it open other files or sockets. Clips are untrusted, so
+    only
+containers that hold their own audio are allowed, and FFmpeg never opens anything itself: it reads
+from memory or from a file that was opened here.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from rt_drama3.errors import RequestError
 
 AudioSource: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 
-# FFmpeg's names of the containers that are let in. None of them refers to another file (QuickTime
-# could, but FFmpeg does not follow it unless told to).
+# FFmpeg's names of the allowed containers. None of them refers to another file (QuickTime could,
+# but FFmpeg follows that only with an option).
 _CONTAINERS = (
     *("aac", "ac3", "aiff", "amr", "ape", "asf", "au", "caf", "eac3", "flac", "matroska", "mov"),
     *("mp3", "ogg", "tta", "w64", "wav", "wv"),
 )
 _OPEN_OPTIONS = {"format_whitelist": ",".join(_CONTAINERS), "protocol_whitelist": "none"}
-# Containers whose header states the exact length, so that a file cut short can be told.
+# Containers whose header states the exact length, so that a truncated file is detected.
 _EXACT_LENGTH = ("flac", "aiff", "wv")
-# Containers that are bare runs of frames, found by their sync marks among whatever else is there.
+# Raw sequences of frames, found by their sync words among any other bytes.
 _BARE_FRAMES = ("aac", "ac3", "eac3", "mp3")
 _MAX_CHANNELS = 64
-_MAX_PEAK = 8.0  # float files may overshoot 1 somewhat; beyond this they were never scaled
-_MAX_CHUNKS = 1_000  # of a WAV file before its samples; real ones have a handful
+_MAX_PEAK = 8.0  # float files may overshoot 1 slightly; beyond this they were never scaled
+_MAX_CHUNKS = 1_000  # in a WAV file before its samples; real files have a few
 GRACE = 0.1  # seconds: lossy encoders pad the end of a clip
 
 
@@ -49,22 +50,20 @@ def read_audio(
 ) -> tuple[NDArray[np.float32], int]:
     """Reads an audio file into mono float samples at the file's own rate.
 
-    Channels are averaged; integers are scaled by their full range; float samples that overshoot
-    are clipped. Formats without a stated length (mp3, aac, ogg) are read as far as they go; where
-    the length is stated, a file that ends early is refused. Decoding stops just past
-    ``max_seconds``, however long the file is.
+    Channels are averaged; integers are scaled by their full range; float samples that overshoot are
+    clipped. Formats without a stated length (mp3, aac, ogg) are read to their end; if the length is
+    stated, a truncated file is refused. Decoding stops just past ``max_seconds``.
 
     Args:
         source: a path, the bytes of a file, or a binary file object, which is read from its
             beginning and left open.
-        max_seconds: the longest clip accepted (a tenth of a second more passes, since lossy
-            encoders pad).
+        max_seconds: maximum duration (plus a tenth of a second, since lossy encoders pad).
 
     Returns:
         ``[samples]`` float32 in [-1, 1], and their rate in Hz.
 
     Raises:
-        RequestError: the file is missing, unreadable, too long, empty, damaged, cut short, not
+        RequestError: the file is missing, unreadable, too long, empty, damaged, truncated, not
             audio, or has samples that are not finite.
     """
     if not (math.isfinite(max_seconds) and max_seconds > 0):
@@ -118,7 +117,7 @@ def _read(file: BinaryIO, name: str, max_seconds: float) -> tuple[NDArray[np.flo
     except OSError as error:
         raise RequestError(f"{name} cannot be read: {error.strerror or error}.") from error
     if stated > count / rate + GRACE:
-        raise _cut_short(name, f"it states {stated:.2f} s but holds {count / rate:.2f} s")
+        raise _truncated(name, f"it states {stated:.2f} s but holds {count / rate:.2f} s")
     return _checked(np.concatenate(chunks), name), rate
 
 
@@ -129,27 +128,24 @@ def _open(file: BinaryIO, name: str) -> InputContainer:
         )
     except av.FFmpegError as error:
         raise RequestError(
-            f"{name} is not an audio file that can be read, or is damaged; use wav, flac, mp3, "
-            "m4a or ogg."
+            f"{name} is not a supported audio file, or is damaged; use wav, flac, mp3, m4a or ogg."
         ) from error
 
 
 def _audio_stream(container: InputContainer, name: str) -> AudioStream:
     if not container.streams.audio:
-        raise RequestError(f"{name} has no audio in it; use a file with an audio track.")
+        raise RequestError(f"{name} has no audio track; use a file that has one.")
     stream = container.streams.audio[0]
-    if cast(Any, stream.codec_context) is None:  # PyAV's types do not say so
-        raise RequestError(
-            f"{name} is encoded in a way that cannot be decoded; use wav, flac, mp3, m4a or ogg."
-        )
+    if cast(Any, stream.codec_context) is None:  # not in PyAV's types
+        raise RequestError(f"{name} uses an unsupported codec; use wav, flac, mp3, m4a or ogg.")
     return stream
 
 
 def _frames(container: InputContainer, stream: AudioStream, name: str) -> Iterator[AudioFrame]:
-    """Decodes the stream; refuses damage, but not foreign bytes around bare frames.
+    """Decodes the stream; refuses damage, but accepts foreign bytes around raw frames.
 
-    Tags and other junk at either end of an mp3 are common and harmless. A hole in the middle is
-    not: the audio would no longer say what its transcript says.
+    Tags and other junk at either end of an mp3 are common and harmless. A gap in the middle is not:
+    the audio would no longer match its transcript.
     """
     junk_at_ends = container.format.name in _BARE_FRAMES
     damage: av.FFmpegError | None = None
@@ -168,7 +164,7 @@ def _frames(container: InputContainer, stream: AudioStream, name: str) -> Iterat
         if damage is not None and not (started and junk_at_ends):
             raise damage
     except av.FFmpegError as error:
-        raise RequestError(f"{name} is damaged or cut short; export or record it again.") from error
+        raise RequestError(f"{name} is damaged or truncated; export or record it again.") from error
 
 
 def _check_frame(frame: AudioFrame, rate: int, name: str) -> None:
@@ -184,8 +180,7 @@ def _check_frame(frame: AudioFrame, rate: int, name: str) -> None:
         )
     if frame.layout.nb_channels > _MAX_CHANNELS:
         raise RequestError(
-            f"{name} has {frame.layout.nb_channels} channels; at most {_MAX_CHANNELS} are "
-            "supported."
+            f"{name} has {frame.layout.nb_channels} channels; the limit is {_MAX_CHANNELS}."
         )
 
 
@@ -199,13 +194,13 @@ def _mono(frame: AudioFrame) -> NDArray[np.float32]:
         wide = (wide - 128.0) / 128.0
     elif np.issubdtype(data.dtype, np.integer):
         wide /= -float(np.iinfo(data.dtype).min)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused later
+    with np.errstate(over="ignore", invalid="ignore"):  # non-finite samples are refused later
         mono: NDArray[np.float32] = wide.mean(axis=0).astype(np.float32)
     return mono
 
 
-def _cut_short(name: str, facts: str) -> RequestError:
-    return RequestError(f"{name} is cut short: {facts}; export or copy it again.")
+def _truncated(name: str, facts: str) -> RequestError:
+    return RequestError(f"{name} is truncated: {facts}; export or copy it again.")
 
 
 def _checked(samples: NDArray[np.float32], name: str) -> NDArray[np.float32]:
@@ -220,10 +215,10 @@ def _checked(samples: NDArray[np.float32], name: str) -> NDArray[np.float32]:
 
 
 def _check_wav_is_whole(file: BinaryIO, name: str) -> None:
-    """Refuses a WAV file whose data chunk says more than the file holds.
+    """Refuses a WAV file whose data chunk states more than the file holds.
 
-    FFmpeg quietly takes what is there. Sizes of 0 or near 2 or 4 GiB are what programs write that
-    did not know the length; they mean "until the end".
+    FFmpeg silently accepts it. Programs that did not know the length write sizes of 0 or near 2 or
+    4 GiB, which mean "until the end".
     """
     if not file.seekable():
         return
@@ -232,19 +227,19 @@ def _check_wav_is_whole(file: BinaryIO, name: str) -> None:
         if head[:4] != b"RIFF" or head[8:] != b"WAVE":
             return
         end = file.seek(0, os.SEEK_END)
-        place = 12
+        offset = 12
         for _ in range(_MAX_CHUNKS):
-            file.seek(place)
+            file.seek(offset)
             chunk = file.read(8)
             if len(chunk) < 8:
                 return
             kind, size = struct.unpack("<4sI", chunk)
-            place += 8
+            offset += 8
             if kind == b"data":
                 known = 0 < size < 0x7FFF_0000
-                if known and size - (end - place) > max(4_096, size // 100):
-                    raise _cut_short(name, f"it states {size} bytes but holds {end - place}")
+                if known and size - (end - offset) > max(4_096, size // 100):
+                    raise _truncated(name, f"it states {size} bytes but holds {end - offset}")
                 return
-            place += size + size % 2
+            offset += size + size % 2
     finally:
         file.seek(0)

@@ -1,7 +1,7 @@
-"""Wraps an encoder's packets into a stream that players know: bare (mp3), ADTS (aac), FLAC, Ogg.
+"""Wraps an encoder's packets into a playable stream: raw frames (mp3), ADTS (aac), FLAC, Ogg.
 
-FFmpeg could do this too, but its Ogg writer always keeps one packet back, which is 20 ms of speech,
-and its other writers add tables that are wrong in a stream whose length nobody knows yet.
+FFmpeg could do this as well, but its Ogg muxer always holds one packet back, which is 20 ms of
+speech, and its other muxers add tables that are wrong in a stream of unknown length.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Protocol
 
-OPUS_RATE = 48_000  # the clock of Opus in Ogg, whatever the rate of its input
+OPUS_RATE = 48_000  # the clock of Opus in Ogg, independent of the rate of its input
 
-# ISO/IEC 14496-3, table 1.18: ADTS names a rate by its place here.
+# ISO/IEC 14496-3, table 1.18: ADTS identifies a rate by its index.
 ADTS_RATES = (
     *(96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000),
     *(22_050, 16_000, 12_000, 11_025, 8_000),
@@ -26,20 +26,20 @@ _BITS_REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
 
 
 class Framing(Protocol):
-    """One stream's container."""
+    """The container of one stream."""
 
     def header(self) -> bytes:
-        """Returns what a stream begins with; called once."""
+        """Returns the header of the stream; called once."""
 
     def add(self, packet: bytes) -> bytes:
-        """Returns a packet as it goes into the stream, at once."""
+        """Returns a packet framed for the stream, without delay."""
 
     def end(self, packets: Sequence[bytes], samples: int) -> bytes:
-        """Returns the last packets, and whatever ends a stream of so many samples."""
+        """Returns the last packets and the end of a stream that has ``samples`` samples."""
 
 
 class BareFrames:
-    """Packets that are a stream by themselves: MPEG audio frames."""
+    """Packets that need no container: MPEG audio frames."""
 
     def header(self) -> bytes:
         return b""
@@ -69,8 +69,8 @@ class AdtsFrames(BareFrames):
         header = header << 4 | 1  # not private; one channel
         header = header << 4  # neither original nor copyrighted
         header = header << 13 | size
-        header = header << 11 | 0x7FF  # the decoder's buffer: not told
-        header = header << 2  # one block
+        header = header << 11 | 0x7FF  # buffer fullness: not stated
+        header = header << 2  # one raw data block
         return header.to_bytes(7, "big") + packet
 
 
@@ -78,25 +78,25 @@ class FlacFrames(BareFrames):
     """A native FLAC stream (RFC 9639, section 8).
 
     Args:
-        info: the encoder's STREAMINFO block, with a length of 0, which means unknown.
+        info: the encoder's STREAMINFO block, with length 0: unknown.
     """
 
     def __init__(self, info: bytes) -> None:
         self._info = info
 
     def header(self) -> bytes:
-        last_block = 0x80  # and of type 0, STREAMINFO
+        last_block = 0x80  # the last metadata block; its type is 0, STREAMINFO
         return b"fLaC" + struct.pack(">I", last_block << 24 | len(self._info)) + self._info
 
 
 class OggOpus:
-    """Opus in Ogg (RFC 3533 and RFC 7845), one page a packet.
+    """Opus in Ogg (RFC 3533 and RFC 7845), one page per packet.
 
-    The last page states the exact length, so that a decoder gives back as many samples as went in.
+    The last page states the exact length, so that a decoder returns as many samples as went in.
 
     Args:
         head: the encoder's OpusHead packet.
-        rate: rate of the samples that are counted, in Hz.
+        rate: rate of the counted samples in Hz.
         packet_seconds: duration of a packet.
     """
 
@@ -104,8 +104,8 @@ class OggOpus:
         self._head = head
         self._rate = rate
         self._step = round(packet_seconds * OPUS_RATE)
-        (self._skip,) = struct.unpack_from("<H", head, 10)  # samples that the encoder puts first
-        self._serial = secrets.randbits(32)  # streams that are appended to each other must differ
+        (self._skip,) = struct.unpack_from("<H", head, 10)  # the encoder's pre-skip, in samples
+        self._serial = secrets.randbits(32)  # concatenated streams must have different ones
         self._pages = 0
         self._position = 0
 
@@ -136,6 +136,6 @@ class OggOpus:
 
 
 def _ogg_checksum(page: bytes) -> int:
-    """Ogg's CRC-32: zlib's polynomial, but with the bits the other way round and no inversion."""
+    """Ogg's CRC-32: zlib's polynomial with reversed bits and no inversion."""
     reversed_bits = zlib.crc32(page.translate(_BITS_REVERSED), 0xFFFF_FFFF) ^ 0xFFFF_FFFF
     return int.from_bytes(reversed_bits.to_bytes(4, "little").translate(_BITS_REVERSED), "big")

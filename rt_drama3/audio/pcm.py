@@ -1,4 +1,4 @@
-"""Float samples to 16-bit little-endian PCM and back, with one rule for every output."""
+"""Conversion between float samples and 16-bit little-endian PCM, the same for every output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCALE = 32_768.0
 
 
 def checked_samples(samples: NDArray[Any]) -> NDArray[np.float32]:
-    """Returns mono samples as float32 after checking what every consumer relies on.
+    """Validates mono samples and returns them as float32.
 
     Args:
         samples: ``[samples]`` floating-point numbers.
@@ -41,7 +41,7 @@ def float_to_s16le(samples: NDArray[Any]) -> bytes:
     """Converts float samples to signed 16-bit little-endian PCM.
 
     A sample x becomes x * 32768 rounded to the nearest integer (halves to even) and clipped to
-    -32768..32767, so full scale never wraps around, and ``s16le_to_float`` is undone exactly.
+    -32768..32767, so full scale never wraps around; it inverts ``s16le_to_float`` exactly.
 
     Args:
         samples: ``[samples]`` floats, nominally in [-1, 1].
@@ -72,6 +72,6 @@ def s16le_to_float(pcm: bytes | bytearray | memoryview) -> NDArray[np.float32]:
     data = memoryview(pcm).cast("B")
     if len(data) % 2:
         raise RequestError(
-            f"16-bit PCM must have an even number of bytes, not {len(data)}: a sample was cut."
+            f"16-bit PCM must have an even number of bytes, not {len(data)}: one is cut."
         )
     return np.frombuffer(data, dtype="<i2").astype(np.float32) / np.float32(_SCALE)

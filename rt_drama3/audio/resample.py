@@ -1,4 +1,4 @@
-"""Whole clips from one sample rate to another."""
+"""Resampling of whole clips."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_RATE = 768_000
 
 
 def check_rate(rate: int, what: str = "sample rate") -> None:
-    """Refuses rates at which there is no speech, or that no device or file has.
+    """Refuses sample rates that are not plausible for speech, devices or files.
 
     Raises:
         RequestError: not an integer from ``MIN_RATE`` to ``MAX_RATE`` Hz.
@@ -30,7 +30,7 @@ def check_rate(rate: int, what: str = "sample rate") -> None:
 
 
 def resample(samples: NDArray[Any], from_rate: int, to_rate: int) -> NDArray[np.float32]:
-    """Converts a whole clip to another rate with a linear-phase, very-high-quality filter.
+    """Converts a whole clip to another rate with a linear-phase filter of very high quality.
 
     The result is aligned with the input (no delay) and covers all of it: its length is exactly
     ``ceil(len(samples) * to_rate / from_rate)``. Peaks may exceed those of the input slightly.
@@ -38,10 +38,10 @@ def resample(samples: NDArray[Any], from_rate: int, to_rate: int) -> NDArray[np.
     Args:
         samples: ``[samples]`` floats.
         from_rate: their rate in Hz.
-        to_rate: the wanted rate in Hz.
+        to_rate: target rate in Hz.
 
     Returns:
-        ``[ceil(samples * to_rate / from_rate)]`` float32; the input itself where the rates agree.
+        ``[ceil(samples * to_rate / from_rate)]`` float32; the input itself if the rates are equal.
 
     Raises:
         RequestError: a rate is out of range, or the samples are not mono finite floats.
@@ -52,8 +52,8 @@ def resample(samples: NDArray[Any], from_rate: int, to_rate: int) -> NDArray[np.
     if from_rate == to_rate or clip.size == 0:
         return clip
     wanted = -(-clip.size * int(to_rate) // int(from_rate))
-    # The library rounds the length to the nearest sample. Silence appended to the end is what its
-    # filter assumes there anyway, so it makes the last sample appear and changes no other.
+    # The library rounds the length to the nearest sample. Its filter assumes silence after the end,
+    # so appending some produces the last sample and changes no other.
     padding = int(from_rate) // int(to_rate) + 1
     padded = np.concatenate([clip, np.zeros(padding, np.float32)])
     result: NDArray[np.float32] = soxr.resample(padded, from_rate, to_rate, quality="VHQ")

@@ -1,23 +1,23 @@
-"""Encodes a stream of samples into the bytes of an audio format, as early as the format allows.
+"""Encodes a stream of samples into an audio format with as little delay as the format allows.
 
-What a format adds in delay is the part of the samples pushed whose sound is not yet in the bytes
-that came out: its frame, which has to fill up, and what its encoder and decoder look ahead.
+The delay of a format is the part of the pushed samples that is not yet contained in the returned
+bytes: its frame, which has to fill up, and the look-ahead of its encoder and decoder.
 
 =======  ======================  ==========================================  =====================
-format   rates in Hz             delay, at most                              decoded beyond input
+format   rates in Hz             maximum delay                               decoded beyond input
 =======  ======================  ==========================================  =====================
 pcm      any, 8000 to 192000     none                                        none
 pcm_f32  any, 8000 to 192000     none                                        none
 wav      any, 8000 to 192000     none                                        none
 flac     any, 8000 to 192000     one frame: 27 ms or less                    none
-opus     ``FORMATS[...].rates``  26.5 ms: a frame of 20 and 6.5 look-ahead   none (the end is told)
+opus     ``FORMATS[...].rates``  26.5 ms: a frame of 20 and 6.5 look-ahead   none (length is stated)
 aac      ``FORMATS[...].rates``  3072 samples: 64 ms at 48 kHz, 128 at 24    1024 before, < 1024
                                                                              after
 mp3      ``FORMATS[...].rates``  3409 samples: 71 ms at 48 kHz; below        1105 before, < 1199
                                  32 kHz 2257 samples: 94 ms at 24 kHz        after
 =======  ======================  ==========================================  =====================
 
-The samples before the input are silence that bare aac and mp3 streams cannot tell a player to skip.
+The samples before the input are silence; raw aac and mp3 streams cannot make a player skip it.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from rt_drama3.audio.stream_resample import check_stream_rate
 from rt_drama3.audio.wav import wav_header
 from rt_drama3.errors import RequestError
 
-_PACKET_SECONDS = 0.02  # of Opus; its shorter packets cost more bytes in headers than in speech
+_PACKET_SECONDS = 0.02  # of Opus; shorter packets spend more bytes on headers than on speech
 
 
 @dataclass(frozen=True)
 class AudioFormat:
-    """What clients may ask of a format.
+    """Properties of a format that clients may choose.
 
     Attributes:
-        content_type: its name in HTTP.
-        rates: sample rates in Hz that it has; None where any from 8000 to 192000 will do.
-        bitrate: what is used when none is asked for, in bit/s; None where there is nothing to ask.
+        content_type: its MIME type.
+        rates: supported sample rates in Hz; None if any from 8000 to 192000 is.
+        bitrate: default in bit/s; None if the format has no bit rate.
     """
 
     content_type: str
@@ -66,11 +66,11 @@ class AudioFormat:
 
 @dataclass(frozen=True)
 class _Codec:
-    """How FFmpeg is asked for a format.
+    """FFmpeg's encoder of a format.
 
     Attributes:
-        name: of the encoder.
-        samples: sample format it takes.
+        name: name of the encoder.
+        samples: its sample format.
         options: its private options.
     """
 
@@ -99,39 +99,40 @@ _CODECS: Mapping[str, _Codec] = {
     "flac": _Codec("flac", "s16", {"compression_level": "2"}),  # higher levels have long frames
     "opus": _Codec("libopus", "flt", {"frame_duration": f"{_PACKET_SECONDS * 1_000:g}"}),
     "aac": _Codec("aac", "fltp", {}),
-    # The reservoir would let a frame wait for bits that later ones leave over.
+    # With the bit reservoir a frame would wait for bits that later frames leave over.
     "mp3": _Codec("libmp3lame", "fltp", {"reservoir": "0"}),
 }
 
 _KBIT = 1_000
-# Of MPEG-1 (from 32 kHz on) and of MPEG-2; below 16 kHz the encoder ends at 64.
+# MPEG-1 (from 32 kHz) and MPEG-2; below 16 kHz the encoder's maximum is 64.
 _MP3_BITRATES = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _MP3_LOW_BITRATES = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 
 
 class StreamEncoder:
-    """Turns one mono stream of samples into bytes.
+    """Encodes one mono stream of samples.
 
-    All bytes together are one valid stream, the same however the samples were cut (but for the
-    random serial number that Ogg wants). The header, where there is one, comes with the first
-    bytes. Encoding runs outside the interpreter lock and costs up to 1 ms for 46 ms of sound, so a
-    frame can be pushed on an event loop and a whole clip should not; making an encoder costs up to
-    5 ms (flac). Not for several threads at once. A stream that is abandoned needs no closing.
+    The bytes form one valid stream, which does not depend on how the samples were split (except for
+    Ogg's random serial number). The header, if there is one, comes with the first bytes. Encoding
+    releases the GIL and takes up to 1 ms for 46 ms of audio, so a frame can be pushed on an event
+    loop and a whole clip should not; creating an encoder takes up to 5 ms (flac). Not thread-safe.
+    An abandoned stream needs no closing.
 
     Args:
         format: a name in ``FORMATS``: ``pcm`` is signed 16-bit little-endian, ``pcm_f32`` 32-bit
-            float little-endian, both without header; ``wav`` is ``pcm`` after one header that says
-            "until the end"; ``opus`` is in Ogg, ``aac`` in ADTS, ``flac`` and ``mp3`` as they are.
-        sample_rate: rate of what is pushed, in Hz.
-        bitrate: in bit/s, for mp3, opus and aac; by default 128000, 64000 and 96000, or the most
-            that the rate allows. Ogg adds 11200 bit/s to that of opus, for a page every 20 ms.
+            float little-endian, both without a header; ``wav`` is ``pcm`` after a header with the
+            length "until the end"; ``opus`` is in Ogg, ``aac`` in ADTS, ``flac`` and ``mp3`` have
+            no further container.
+        sample_rate: rate of the pushed samples in Hz.
+        bitrate: bit/s for mp3, opus and aac; by default 128000, 64000 and 96000, or the maximum of
+            the rate. Ogg adds 11200 bit/s to opus, for a page every 20 ms.
 
     Attributes:
-        format, sample_rate, bitrate: as asked or chosen; the bit rate is None where there is none.
-        content_type: the format's name in HTTP.
+        format, sample_rate, bitrate: as given or chosen; the bit rate is None if there is none.
+        content_type: the format's MIME type.
 
     Raises:
-        RequestError: the format does not exist or has not this rate or bit rate.
+        RequestError: the format is unknown or does not support the rate or bit rate.
     """
 
     def __init__(self, format: str, sample_rate: int, *, bitrate: int | None = None) -> None:
@@ -162,31 +163,31 @@ class StreamEncoder:
         """Encodes the next samples.
 
         Args:
-            samples: ``[samples]`` floats in [-1, 1], any number of them; what exceeds is clipped,
+            samples: ``[samples]`` floats in [-1, 1], any number of them; larger values are clipped,
                 except in ``pcm_f32``.
 
         Returns:
-            What is ready, for PCM whole samples always; often nothing for the other formats.
+            The bytes that are ready: for PCM always all samples, for other formats often nothing.
 
         Raises:
-            RequestError: the samples are not mono finite floats (the stream can go on with others),
-                or the stream was flushed.
+            RequestError: the samples are not mono finite floats (the stream remains usable), or the
+                stream was flushed.
         """
         self._check_open()
-        piece = checked_samples(samples)
-        if piece.size == 0:
+        chunk = checked_samples(samples)
+        if chunk.size == 0:
             return b""
-        return self._header() + self._coder.push(piece)
+        return self._header() + self._coder.push(chunk)
 
     def flush(self) -> bytes:
         """Ends the stream.
 
         Returns:
-            The rest of it: for a stream without samples the whole of it, which for mp3 and aac, and
-            for PCM without header, is nothing.
+            The remaining bytes. For a stream without samples that is the whole stream, which is
+            empty for mp3, aac and PCM without a header.
 
         Raises:
-            RequestError: the stream was flushed before.
+            RequestError: the stream was already flushed.
         """
         self._check_open()
         self._flushed = True
@@ -201,20 +202,20 @@ class StreamEncoder:
     def _check_open(self) -> None:
         if self._flushed:
             raise RequestError(
-                "The encoder was flushed, which ends its stream; make a new one for the next."
+                "The encoder was flushed, which ends its stream; create a new one for the next."
             )
 
 
 class _Coder(Protocol):
     def header(self) -> bytes: ...
 
-    def push(self, piece: NDArray[np.float32]) -> bytes: ...
+    def push(self, chunk: NDArray[np.float32]) -> bytes: ...
 
     def flush(self) -> bytes: ...
 
 
 class _Integers:
-    """16-bit PCM, behind a header or not."""
+    """16-bit PCM, with or without a header."""
 
     def __init__(self, header: bytes) -> None:
         self._header = header
@@ -222,8 +223,8 @@ class _Integers:
     def header(self) -> bytes:
         return self._header
 
-    def push(self, piece: NDArray[np.float32]) -> bytes:
-        return float_to_s16le(piece)
+    def push(self, chunk: NDArray[np.float32]) -> bytes:
+        return float_to_s16le(chunk)
 
     def flush(self) -> bytes:
         return b""
@@ -235,15 +236,15 @@ class _Float:
     def header(self) -> bytes:
         return b""
 
-    def push(self, piece: NDArray[np.float32]) -> bytes:
-        return piece.astype("<f4", copy=False).tobytes()
+    def push(self, chunk: NDArray[np.float32]) -> bytes:
+        return chunk.astype("<f4", copy=False).tobytes()
 
     def flush(self) -> bytes:
         return b""
 
 
 class _Compressed:
-    """FFmpeg's encoder and our framing of its packets."""
+    """FFmpeg's encoder with our framing of its packets."""
 
     def __init__(self, format: str, rate: int, bitrate: int | None) -> None:
         codec = _CODECS[format]
@@ -262,22 +263,22 @@ class _Compressed:
             context.open()
         except (av.FFmpegError, UnknownCodecError) as error:
             raise RequestError(
-                f"{format} at {rate} Hz cannot be made by this installation's FFmpeg ({error}); "
+                f"{format} at {rate} Hz cannot be encoded by this installation's FFmpeg ({error}); "
                 "use wav or pcm."
             ) from error
         self._frame_size = context.frame_size
         self._waiting = np.zeros(0, np.float32)  # samples that do not fill a frame yet
-        # PyAV's encode() cuts frames with a filter graph, which starts up to 16 threads for every
-        # encoder. The frames are cut here, so they can go to the encoder as they are.
+        # PyAV's encode() splits frames with a filter graph, which starts up to 16 threads per
+        # encoder. The frames are split here, so they can go to the encoder directly.
         self._encode = getattr(context, "_send_frame_and_recv", context.encode)
         self._framing = _framing(format, rate, context.extradata or b"")
 
     def header(self) -> bytes:
         return self._framing.header()
 
-    def push(self, piece: NDArray[np.float32]) -> bytes:
-        self._taken += piece.size
-        samples = np.concatenate([self._waiting, piece])
+    def push(self, chunk: NDArray[np.float32]) -> bytes:
+        self._taken += chunk.size
+        samples = np.concatenate([self._waiting, chunk])
         whole = samples.size // self._frame_size * self._frame_size
         self._waiting = samples[whole:].copy()
         frames = samples[:whole].reshape(-1, self._frame_size)
@@ -308,28 +309,28 @@ def _framing(format: str, rate: int, extradata: bytes) -> Framing:
     return AdtsFrames(rate) if format == "aac" else BareFrames()
 
 
-def _bitrate(format: str, rate: int, default: int | None, asked: int | None) -> int | None:
-    """Checks a bit rate; without one, chooses the default, or the most that the rate allows."""
+def _bitrate(format: str, rate: int, default: int | None, requested: int | None) -> int | None:
+    """Validates a bit rate; None selects the default, or the maximum of the sample rate."""
     if default is None:
-        if asked is not None:
-            raise RequestError(f"{format} has no bit rate to choose, but {asked!r} was asked for.")
+        if requested is not None:
+            raise RequestError(f"{format} has no bit rate; {requested!r} was requested.")
         return None
     if format == "mp3":
         last = 64 if rate < 16_000 else 320
         table = _MP3_BITRATES if rate >= 32_000 else _MP3_LOW_BITRATES
         choices = [kbit * _KBIT for kbit in table if kbit <= last]
         supported = ", ".join(map(str, choices))
-        allowed = asked in choices
+        allowed = requested in choices
         most = choices[-1]
     else:
-        # AAC: 6144 bits a channel in 1024 samples.
+        # AAC: 6144 bits per channel in 1024 samples.
         least, most = (6_000, 256_000) if format == "opus" else (8_000, 6 * rate)
         supported = f"{least} to {most}"
-        allowed = isinstance(asked, int) and least <= asked <= most
-    if asked is None:
+        allowed = isinstance(requested, int) and least <= requested <= most
+    if requested is None:
         return min(default, most)
-    if not allowed or isinstance(asked, bool):
+    if not allowed or isinstance(requested, bool):
         raise RequestError(
-            f"{format} at {rate} Hz has no bit rate of {asked!r} bit/s; use {supported}."
+            f"{format} at {rate} Hz does not support {requested!r} bit/s; use {supported}."
         )
-    return int(asked)
+    return int(requested)

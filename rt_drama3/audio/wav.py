@@ -1,4 +1,4 @@
-"""WAV files: whole clips written atomically, and long ones written as they are made."""
+"""WAV files: whole clips written atomically, and long ones written incrementally."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import secrets
 import struct
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ from rt_drama3.audio.resample import check_rate
 from rt_drama3.errors import PipeClosed, SinkError
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
-_UNKNOWN = 0xFFFF_FFFF  # what readers take as "until the end of the file"
-_MAX_DATA = _UNKNOWN - _HEADER.size - 1  # a WAV file counts its bytes in 32 bits
+_UNKNOWN = 0xFFFF_FFFF  # readers interpret it as "until the end of the file"
+_MAX_DATA = _UNKNOWN - _HEADER.size - 1  # WAV sizes have 32 bits
 
 
 def wav_header(rate: int, data_bytes: int | None, channels: int = 1) -> bytes:
@@ -26,30 +25,30 @@ def wav_header(rate: int, data_bytes: int | None, channels: int = 1) -> bytes:
 
     Args:
         rate: sample rate in Hz.
-        data_bytes: size of the samples that follow; None while it is not known.
-        channels: interleaved in them.
+        data_bytes: size of the samples that follow; None while it is unknown.
+        channels: number of interleaved channels.
     """
     riff, data = (_UNKNOWN, _UNKNOWN) if data_bytes is None else (data_bytes + 36, data_bytes)
     return _HEADER.pack(
         *(b"RIFF", riff, b"WAVE"),
-        # PCM, channels, bytes a second, block, bits
+        # PCM, channels, bytes per second, block, bits
         *(b"fmt ", 16, 1, channels, rate, rate * 2 * channels, 2 * channels, 16),
         *(b"data", data),
     )
 
 
 class WavWriter:
-    """Writes a mono 16-bit WAV file piece by piece; a context manager.
+    """Writes a mono 16-bit WAV file incrementally; a context manager.
 
-    Until it is closed the header says "until the end of the file", so that a reader which opens the
-    file early, or after a crash, still finds sound. Closing puts the true sizes in, also when the
-    ``with`` block is left by an exception: what was made is kept. A pipe cannot be rewound and
-    keeps the first header. When a file of its own cannot be written any further, as on a full disk,
-    the samples that reached it are kept as well.
+    Until it is closed, the sizes in the header mean "until the end of the file", so that a reader
+    that opens the file early, or after a crash, still finds its samples. Closing writes the correct
+    sizes, also when the ``with`` block is left by an exception: what was written is kept. A pipe
+    cannot be rewound and keeps the first header. If a write fails, as on a full disk, the samples
+    that reached the file are kept as well.
 
     Args:
-        target: path of the file (replaced when it exists), or a binary file object opened for
-            writing at its beginning, which is left open.
+        target: path of the file (replaced if it exists), or a binary file object opened for writing
+            at its beginning, which is left open.
         rate: sample rate in Hz.
 
     Raises:
@@ -65,7 +64,7 @@ class WavWriter:
         if isinstance(target, str | os.PathLike):
             self._name = os.fspath(target)
             try:
-                # Unbuffered, so that after a failure nothing that was refused is in the way.
+                # Unbuffered, so that data refused by the system is not written again later.
                 self._file: BinaryIO = open(self._name, "wb", buffering=0)  # noqa: SIM115
             except (OSError, ValueError) as error:
                 raise cannot_write(self._name, error) from error
@@ -83,11 +82,11 @@ class WavWriter:
         """Appends samples.
 
         Args:
-            samples: ``[samples]`` floats in [-1, 1]; what exceeds is clipped.
+            samples: ``[samples]`` floats in [-1, 1]; larger values are clipped.
 
         Raises:
             RequestError: the samples are not mono finite floats.
-            SinkError: the file is closed, cannot be written, or would pass the 4 GiB of a WAV.
+            SinkError: the file is closed, cannot be written, or would exceed the 4 GiB of a WAV.
         """
         if self._closed:
             raise SinkError(f"{self._name} is closed; nothing more can be written to it.")
@@ -101,7 +100,7 @@ class WavWriter:
         self.samples += len(pcm) // 2
 
     def close(self) -> None:
-        """Writes the true sizes and closes the file; a second call does nothing.
+        """Writes the correct sizes and closes the file; a second call does nothing.
 
         Raises:
             SinkError: the sizes cannot be written.
@@ -126,12 +125,12 @@ class WavWriter:
                 write_all(self._file, data)
             else:
                 self._file.write(data)
-            self._file.flush()  # a reader that follows the file is never a few frames behind
+            self._file.flush()  # so that a reader that follows the file gets it immediately
         except (OSError, ValueError) as error:
             raise cannot_write(self._name, error) from error
 
     def _keep_what_arrived(self) -> None:
-        """Counts the samples of a write that failed half-way."""
+        """Counts the samples of a write that failed halfway."""
         with suppress(OSError, ValueError):
             if self._owned and self._file.seekable():
                 data_bytes = max(0, self._file.seek(0, os.SEEK_END) - _HEADER.size) // 2 * 2
@@ -141,43 +140,38 @@ class WavWriter:
     def _release(self) -> None:
         self._closed = True
         if self._owned:
-            with suppress(OSError):  # closing after a failed write fails once more
+            with suppress(OSError):  # closing after a failed write fails again
                 self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
 
 def name_of(file: BinaryIO) -> str:
-    """What a file object is called in messages."""
+    """Returns the name of a file object for messages."""
     name = str(getattr(file, "name", "the output"))
     return "standard output" if name == "<stdout>" else name
 
 
 def write_all(file: BinaryIO, data: bytes) -> None:
-    """Writes bytes into an unbuffered file, which may take them in several pieces."""
+    """Writes all bytes to an unbuffered file, which may accept fewer per call."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def write_wav(path: str | os.PathLike[str], samples: NDArray[Any], rate: int) -> None:
-    """Writes a clip as a mono 16-bit WAV file, whole or not at all.
+    """Writes a clip as a mono 16-bit WAV file, atomically.
 
-    The file is written beside its place and moved there, so that a reader never sees half of it
-    and a failure leaves an earlier file as it was. A device or pipe is written directly.
+    The file is written under a temporary name and then renamed, so that a reader never sees half of
+    it and a failure leaves an existing file unchanged. A device or pipe is written directly.
 
     Args:
-        path: where to; an existing file is replaced.
-        samples: ``[samples]`` floats in [-1, 1]; what exceeds is clipped.
+        path: path of the file; an existing one is replaced.
+        samples: ``[samples]`` floats in [-1, 1]; larger values are clipped.
         rate: sample rate in Hz.
 
     Raises:
@@ -189,14 +183,14 @@ def write_wav(path: str | os.PathLike[str], samples: NDArray[Any], rate: int) ->
     name = os.fspath(path)
     _check_size(name, len(pcm))
     try:
-        place = Path(os.path.realpath(path))  # through a link the file is replaced, not the link
-        if place.exists() and not place.is_file():
-            _write_whole(place, rate, pcm)
+        file = Path(os.path.realpath(path))  # replaces the target of a link, not the link
+        if file.exists() and not file.is_file():
+            _write_whole(file, rate, pcm)
             return
-        part = place.with_name(f".{place.name}.{secrets.token_hex(4)}.part")
+        part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
         try:
             _write_whole(part, rate, pcm)
-            part.replace(place)
+            part.replace(file)
         finally:
             part.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
@@ -211,12 +205,12 @@ def _write_whole(path: Path, rate: int, pcm: bytes) -> None:
 
 def _check_size(name: str, data_bytes: int) -> None:
     if data_bytes > _MAX_DATA:
-        raise SinkError(f"{name} is full: a WAV file holds at most 4 GiB; start another file.")
+        raise SinkError(f"{name} is full: a WAV file holds up to 4 GiB; start another file.")
 
 
 def cannot_write(name: str, error: OSError | ValueError) -> SinkError:
-    """Why a file or a pipe takes no more, in one sentence with the remedy."""
+    """Returns the error for a failed write to a file or pipe."""
     if isinstance(error, BrokenPipeError):
-        return PipeClosed(f"The reader of {name} has gone away; nothing more was written.")
+        return PipeClosed(f"The reader of {name} has exited; nothing more was written.")
     reason = getattr(error, "strerror", None) or str(error)
-    return SinkError(f"{name} cannot be written: {reason}. Choose another file or folder.")
+    return SinkError(f"{name} cannot be written: {reason}. Choose another file or directory.")

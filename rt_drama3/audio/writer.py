@@ -1,11 +1,10 @@
-"""Audio files of any format that ``StreamEncoder`` has, written as the samples are made."""
+"""Audio files in any format of ``StreamEncoder``, written incrementally."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from numpy.typing import NDArray
@@ -13,33 +12,31 @@ from numpy.typing import NDArray
 from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
 from rt_drama3.audio.stream_resample import StreamResampler
 from rt_drama3.audio.wav import WavWriter, cannot_write
-from rt_drama3.errors import RequestError, SinkError
+from rt_drama3.errors import RequestError
 
-# Endings of file names and the names of their formats in ``FORMATS``.
-ENDINGS = {
+# File extensions and the names of their formats in ``FORMATS``.
+EXTENSIONS = {
     **{".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".opus": "opus", ".ogg": "opus"},
     **{".aac": "aac", ".pcm": "pcm", ".raw": "pcm"},
 }
-FLAC_TOTAL = 21  # where STREAMINFO has 36 bits of samples, in the lower half of a byte
+FLAC_TOTAL = 21  # offset of the 36-bit sample count in STREAMINFO, from the lower half of a byte
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """The format that a file's name ends in.
+    """Returns the format of a file by its extension.
 
     Raises:
-        RequestError: it ends in none that is known.
+        RequestError: the extension is not supported.
     """
-    ending = Path(path).suffix.lower()
-    if ending not in ENDINGS:
-        says = f"ends in {ending}, which" if ending else "has no ending and so"
-        raise RequestError(
-            f"{os.fspath(path)} {says} names no audio format here; use {', '.join(ENDINGS)}."
-        )
-    return ENDINGS[ending]
+    extension = Path(path).suffix.lower()
+    if extension not in EXTENSIONS:
+        found = f"the unsupported extension {extension}" if extension else "no extension"
+        raise RequestError(f"{os.fspath(path)} has {found}; use {', '.join(EXTENSIONS)}.")
+    return EXTENSIONS[extension]
 
 
 def rate_for(format: str, rate: int) -> int:
-    """The rate in Hz that a format has for sound of a rate: the same, or the next one above."""
+    """Returns the rate in Hz to encode with: the given one, or the next one the format supports."""
     rates = FORMATS[format].rates
     if rates is None or rate in rates:
         return rate
@@ -47,20 +44,20 @@ def rate_for(format: str, rate: int) -> int:
 
 
 class AudioWriter:
-    """Writes a mono file piece by piece, in the format that its name ends in; a context manager.
+    """Writes a mono file incrementally, in the format of its extension; a context manager.
 
-    Leaving the ``with`` block ends the file, also by an exception: what was made is kept. A file
-    that could not be written is closed as it is.
+    Leaving the ``with`` block completes the file, also on an exception: what was written is kept. A
+    file that could not be written is closed as it is.
 
     Args:
-        path: of the file, replaced when it exists.
-        rate: sample rate in Hz of what is written; resampled where the format lacks it.
+        path: path of the file; an existing one is replaced.
+        rate: sample rate in Hz of the written samples; resampled if the format does not support it.
 
     Attributes:
-        rate: of the file, in Hz.
+        rate: sample rate of the file in Hz.
 
     Raises:
-        RequestError: the name ends in no known format.
+        RequestError: the extension is not supported.
         SinkError: the file cannot be opened or written.
     """
 
@@ -80,7 +77,7 @@ class AudioWriter:
         try:
             self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by close()
         except (OSError, ValueError) as error:
-            raise self._failed(error) from error
+            raise cannot_write(self._name, error) from error
 
     def write(self, samples: NDArray[Any]) -> None:
         """Writes samples ``[samples]``, floats in [-1, 1].
@@ -96,10 +93,10 @@ class AudioWriter:
         self._encode(samples)
 
     def close(self) -> None:
-        """Ends the file; calling it again does nothing.
+        """Completes the file; a second call does nothing.
 
         Raises:
-            SinkError: the rest cannot be written.
+            SinkError: the remaining data cannot be written.
         """
         if self._wav is not None:
             self._wav.close()
@@ -108,30 +105,25 @@ class AudioWriter:
                 if self._resampler is not None:
                     self._encode(self._resampler.flush())
                 self._put(self._encoder.flush())
-                self._tell_total()
+                self._write_flac_total()
                 self._file.close()
             except OSError as error:
-                raise self._failed(error) from error
+                raise cannot_write(self._name, error) from error
             finally:
                 self._release()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
     def _encode(self, samples: NDArray[Any]) -> None:
         self._samples += len(samples)
         self._put(self._encoder.push(samples))
 
-    def _tell_total(self) -> None:
-        """Puts the samples of a FLAC into its header (RFC 9639, 8.2); some readers want them."""
+    def _write_flac_total(self) -> None:
+        """Writes the sample count into a FLAC header (RFC 9639, 8.2); some readers require it."""
         if self._flac and len(self._head) == FLAC_TOTAL + 1 and self._file.seekable():
             kept = self._head[FLAC_TOTAL] >> 4 << 36
             self._file.seek(FLAC_TOTAL)
@@ -141,17 +133,12 @@ class AudioWriter:
         self._head += data[: FLAC_TOTAL + 1 - len(self._head)]
         try:
             self._file.write(data)
-            self._file.flush()  # who plays the file while it grows is never behind
+            self._file.flush()  # so that a reader that follows the file gets it immediately
         except (OSError, ValueError) as error:
             self._release()
-            raise self._failed(error) from error
+            raise cannot_write(self._name, error) from error
 
     def _release(self) -> None:
         self._closed = True
-        with suppress(OSError):  # after a failure it tries once more to write what it could not
+        with suppress(OSError):  # after a failure, closing retries the buffered data
             self._file.close()
-
-    def _failed(self, error: OSError | ValueError) -> SinkError:
-        if isinstance(error, BrokenPipeError):
-            return cannot_write(self._name, error)
-        return SinkError(f"cannot write {self._name}: {error}; choose another file or make room.")

@@ -1,4 +1,4 @@
-"""float32 and s16le: exact, rounded, clipped, never wrapped."""
+"""Conversion between float32 and s16le: exact, rounded, clipped, never wrapped."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def test_s16le_to_float_accepts_any_bytes_like_object() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_samples_that_are_not_finite_are_refused_by_position(bad: float) -> None:
+def test_non_finite_sample_raises_with_its_position(bad: float) -> None:
     with pytest.raises(RequestError, match="sample 2 of 4"):
         float_to_s16le(np.array([0, 0, bad, 0], np.float32))
 
 
 @pytest.mark.parametrize("samples", [np.zeros((1, 4), np.float32), np.zeros(4, np.int16)])
-def test_other_shapes_and_types_are_refused(samples: np.ndarray) -> None:
+def test_other_shapes_and_types_raise(samples: np.ndarray) -> None:
     with pytest.raises(RequestError, match="one-dimensional float array"):
         float_to_s16le(samples)
 
 
-def test_half_a_sample_is_refused() -> None:
+def test_half_a_sample_raises() -> None:
     with pytest.raises(RequestError, match="even number of bytes, not 3"):
         s16le_to_float(b"\x00\x01\x02")

@@ -1,4 +1,4 @@
-"""Resampling of whole clips: exact length, aligned, level kept, aliases removed."""
+"""Resampling of whole clips: exact length, alignment, level, and no aliasing."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_a_clip_shorter_than_one_output_sample_gives_one(
 
 
 @pytest.mark.parametrize("target", RATES)
-def test_a_tone_keeps_its_place_and_level(target: int) -> None:
+def test_tone_keeps_its_position_and_level(target: int) -> None:
     result = resample(tone(440, 44_100), 44_100, target)
     expected = tone(440, target)
     inside = slice(target // 20, len(expected) - target // 20)  # away from the abrupt ends
     assert np.abs(result[inside] - expected[inside]).max() < 1e-4
 
 
-def test_what_the_lower_rate_cannot_hold_is_removed() -> None:
+def test_frequencies_above_the_lower_nyquist_are_removed() -> None:
     result = resample(tone(15_000, 44_100), 44_100, 16_000)
     assert np.abs(result[800:-800]).max() < 1e-4
 
@@ -65,11 +65,11 @@ def test_equal_rates_change_nothing() -> None:
         ((True, 16_000), "must be an integer in Hz, not True"),
     ],
 )
-def test_impossible_rates_are_refused(rates: tuple[int, int], message: str) -> None:
+def test_invalid_rates_raise(rates: tuple[int, int], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         resample(np.zeros(10, np.float32), *rates)
 
 
-def test_samples_that_are_not_finite_are_refused() -> None:
+def test_non_finite_samples_raise() -> None:
     with pytest.raises(RequestError, match="sample 0 of 1 is nan"):
         resample(np.array([np.nan], np.float32), 44_100, 16_000)

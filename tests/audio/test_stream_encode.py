@@ -1,4 +1,4 @@
-"""The streaming encoders: one valid stream however it was cut, on time, and all of it."""
+"""The streaming encoders: one valid stream however the input is split, and documented delays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVERY = [(name, rate) for name in COMPRESSED for rate in RATES[name]]
 
 
 def band(samples: int, rate: int, seed: int = 0) -> np.ndarray:
-    """Noise between 100 Hz and 3 kHz, which swells and fades."""
+    """Returns noise between 100 Hz and 3 kHz that swells and fades."""
     spectrum = np.fft.rfft(np.random.default_rng(seed).standard_normal(samples))
     frequency = np.fft.rfftfreq(samples, 1 / rate)
     spectrum[(frequency < 100) | (frequency > 3_000)] = 0
@@ -51,7 +51,7 @@ def cut(samples: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def decode(data: bytes, format: str) -> tuple[np.ndarray, int]:
-    """Decodes as a player would that was told the format."""
+    """Decodes like a player that knows the format."""
     with av.open(io.BytesIO(data), format=CONTAINERS[format]) as container:
         stream = container.streams.audio[0]
         assert stream.layout.nb_channels == 1
@@ -64,14 +64,14 @@ def decode(data: bytes, format: str) -> tuple[np.ndarray, int]:
 
 
 def longest_delay(format: str, rate: int) -> float:
-    """Seconds, as the module documents them."""
+    """Returns the documented delay in seconds."""
     if format == "mp3":
         return (3_409 if rate >= 32_000 else 2_257) / rate
     return {"aac": 3_072 / rate, "flac": 0.027, "opus": 0.0265}[format]
 
 
 def before_and_after(format: str) -> tuple[int, int]:
-    """Samples that decoding gives beyond the input, at most, as the module documents them."""
+    """Returns the documented maximum of samples that decoding adds to the input."""
     return {"mp3": (1_105, 1_198), "aac": (1_024, 1_023)}.get(format, (0, 0))
 
 
@@ -82,7 +82,7 @@ def signal_to_noise(expected: np.ndarray, actual: np.ndarray) -> float:
 # -- PCM and WAV ---------------------------------------------------------------------------------
 
 
-def test_pcm_is_two_bytes_a_sample_at_once() -> None:
+def test_pcm_is_two_bytes_per_sample_without_delay() -> None:
     samples = np.array([0.0, 0.5, -1.0, 2.0, -2.0], np.float32)
     encoder = StreamEncoder("pcm", 24_000)
     assert encoder.push(samples[:3]) == float_to_s16le(samples[:3])
@@ -91,7 +91,7 @@ def test_pcm_is_two_bytes_a_sample_at_once() -> None:
     assert encoder.flush() == b""
 
 
-def test_float_pcm_is_the_samples_themselves() -> None:
+def test_float_pcm_is_the_samples() -> None:
     samples = np.array([0.1, -3.0, 1e-9], np.float32)
     encoder = StreamEncoder("pcm_f32", 44_100)
     assert encoder.push(samples) == struct.pack("<3f", *samples)
@@ -100,7 +100,7 @@ def test_float_pcm_is_the_samples_themselves() -> None:
 
 @given(st.lists(st.integers(0, 700), max_size=12), st.sampled_from(["pcm", "pcm_f32", "wav"]))
 @settings(deadline=None, max_examples=40)
-def test_every_piece_of_pcm_is_whole_samples(sizes: list[int], format: str) -> None:
+def test_pcm_chunks_hold_whole_samples(sizes: list[int], format: str) -> None:
     encoder = StreamEncoder(format, 16_000)
     pieces = [encoder.push(np.zeros(size, np.float32)) for size in sizes] + [encoder.flush()]
     width = 4 if format == "pcm_f32" else 2
@@ -126,7 +126,7 @@ def test_wav_has_one_header_of_unknown_length() -> None:
     assert float_to_s16le(decoded) == float_to_s16le(samples)
 
 
-def test_wav_of_nothing_is_a_header() -> None:
+def test_empty_wav_is_a_header() -> None:
     encoder = StreamEncoder("wav", 16_000)
     assert encoder.push(np.zeros(0, np.float32)) == b""
     assert len(encoder.flush()) == 44
@@ -136,7 +136,7 @@ def test_wav_of_nothing_is_a_header() -> None:
 
 
 @pytest.mark.parametrize(("format", "rate"), EVERY)
-def test_decodes_to_the_same_sound_at_the_same_time(format: str, rate: int) -> None:
+def test_decoded_audio_matches_the_input_in_time(format: str, rate: int) -> None:
     samples = band(rate // 2, rate)
     decoded, decoded_rate = decode(
         encode(StreamEncoder(format, rate), cut(samples, [rate // 20])), format
@@ -152,7 +152,7 @@ def test_decodes_to_the_same_sound_at_the_same_time(format: str, rate: int) -> N
 
 
 @pytest.mark.parametrize("rate", RATES["flac"])
-def test_flac_loses_nothing(rate: int) -> None:
+def test_flac_is_lossless(rate: int) -> None:
     samples = np.concatenate([band(5_555, rate), [1.5, -1.5]]).astype(np.float32)
     data = encode(StreamEncoder("flac", rate), cut(samples, [333]))
     decoded, decoded_rate = decode(data, "flac")
@@ -161,7 +161,7 @@ def test_flac_loses_nothing(rate: int) -> None:
 
 
 @pytest.mark.parametrize("format", COMPRESSED)
-def test_what_exceeds_full_scale_is_clipped_first(format: str) -> None:
+def test_samples_beyond_full_scale_are_clipped(format: str) -> None:
     samples = 8 * band(5_000, 24_000)
     assert np.abs(samples).max() > 2
     with patch("rt_drama3.audio.framing.secrets.randbits", return_value=7):
@@ -175,7 +175,7 @@ def test_what_exceeds_full_scale_is_clipped_first(format: str) -> None:
     st.lists(st.integers(1, 2_500), min_size=1, max_size=6),
 )
 @settings(deadline=None, max_examples=40)
-def test_bytes_do_not_depend_on_how_the_stream_was_cut(
+def test_bytes_do_not_depend_on_how_the_input_is_split(
     format: str, count: int, sizes: list[int]
 ) -> None:
     samples = np.random.default_rng(count).uniform(-0.5, 0.5, count).astype(np.float32)
@@ -187,7 +187,7 @@ def test_bytes_do_not_depend_on_how_the_stream_was_cut(
 
 @given(st.sampled_from(EVERY), st.integers(1, 3_500))
 @settings(deadline=None, max_examples=60)
-def test_length_is_the_input_and_the_documented_padding(
+def test_length_is_the_input_plus_the_documented_padding(
     format_and_rate: tuple[str, int], count: int
 ) -> None:
     format, rate = format_and_rate
@@ -199,7 +199,7 @@ def test_length_is_the_input_and_the_documented_padding(
 
 
 @pytest.mark.parametrize(("format", "rate"), EVERY)
-def test_delay_is_what_is_documented(format: str, rate: int) -> None:
+def test_delay_is_as_documented(format: str, rate: int) -> None:
     encoder = StreamEncoder(format, rate)
     before, _ = before_and_after(format)
     data, taken = b"", 0
@@ -213,19 +213,19 @@ def test_delay_is_what_is_documented(format: str, rate: int) -> None:
 
 
 @pytest.mark.parametrize("format", COMPRESSED)
-def test_encoding_is_the_same_through_the_public_way_of_the_library(format: str) -> None:
+def test_encoding_equals_the_librarys_public_interface(format: str) -> None:
     samples = band(5_000, 24_000)
     with patch("rt_drama3.audio.framing.secrets.randbits", return_value=7):
         encoder, other = StreamEncoder(format, 24_000), StreamEncoder(format, 24_000)
     coder = other._coder
-    assert coder._encode.__name__ != "encode"  # or this release has lost the way that is used
+    assert coder._encode.__name__ != "encode"  # or this release no longer has the private method
     coder._encode = coder._encode.__self__.encode
     assert encode(encoder, [samples]) == encode(other, [samples])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux lists them")
 @pytest.mark.parametrize("format", COMPRESSED)
-def test_an_encoder_starts_no_threads(format: str) -> None:
+def test_encoder_starts_no_threads(format: str) -> None:
     before = len(list(Path("/proc/self/task").iterdir()))
     encoders = [StreamEncoder(format, 24_000) for _ in range(5)]
     for encoder in encoders:
@@ -234,7 +234,7 @@ def test_an_encoder_starts_no_threads(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", [name for name in FORMATS if name != "wav"])
-def test_a_stream_without_samples_ends_cleanly(format: str) -> None:
+def test_stream_without_samples_ends_cleanly(format: str) -> None:
     data = StreamEncoder(format, 24_000).flush()
     assert {"flac": b"fLaC", "opus": b"OggS"}.get(format, b"") == data[:4]
 
@@ -243,7 +243,7 @@ def test_a_stream_without_samples_ends_cleanly(format: str) -> None:
 
 
 def ogg_checksum(page: bytes) -> int:
-    """RFC 3533, bit by bit."""
+    """Computes the checksum of RFC 3533 bit by bit."""
     checksum = 0
     for byte in page:
         checksum ^= byte << 24
@@ -253,7 +253,7 @@ def ogg_checksum(page: bytes) -> int:
 
 
 def pages(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Kind, position, serial number and packet of every page; everything else is checked."""
+    """Returns kind, position, serial number and packet of every page, and checks the rest."""
     found, at = [], 0
     while at < len(data):
         magic, version, kind, position, serial, number, checksum, count = struct.unpack_from(
@@ -275,7 +275,7 @@ def pages(data: bytes) -> list[tuple[int, int, int, bytes]]:
 
 @pytest.mark.parametrize("rate", RATES["opus"])
 @pytest.mark.parametrize("count", [0, 1, 960, 4_000])
-def test_opus_is_one_page_a_packet_and_ends_on_the_exact_sample(rate: int, count: int) -> None:
+def test_opus_has_one_page_per_packet_and_ends_on_the_exact_sample(rate: int, count: int) -> None:
     encoder = StreamEncoder("opus", rate, bitrate=200_000)  # packets of more than 255 bytes
     found = pages(encode(encoder, cut(band(4_000, rate)[:count], [100])))
     assert found[0][0] == 2
@@ -296,13 +296,13 @@ def test_opus_is_one_page_a_packet_and_ends_on_the_exact_sample(rate: int, count
         assert [packet for *_, packet in audio] == [b""]
 
 
-def test_opus_streams_have_serial_numbers_of_their_own() -> None:
+def test_opus_streams_have_different_serial_numbers() -> None:
     serials = {pages(StreamEncoder("opus", 48_000).flush())[0][2] for _ in range(5)}
     assert len(serials) == 5
 
 
 @pytest.mark.parametrize("rate", ADTS_RATES)
-def test_aac_is_a_chain_of_adts_frames(rate: int) -> None:
+def test_aac_is_a_sequence_of_adts_frames(rate: int) -> None:
     data, at = encode(StreamEncoder("aac", rate), [band(9_000, rate)]), 0
     while at < len(data):
         header = int.from_bytes(data[at : at + 7], "big")
@@ -314,7 +314,7 @@ def test_aac_is_a_chain_of_adts_frames(rate: int) -> None:
 
 
 @pytest.mark.parametrize("rate", RATES["mp3"])
-def test_mp3_is_a_chain_of_frames_and_nothing_else(rate: int) -> None:
+def test_mp3_is_a_sequence_of_frames(rate: int) -> None:
     data = encode(StreamEncoder("mp3", rate, bitrate=64_000), [band(9_000, rate)])
     samples = 1_152 if rate >= 32_000 else 576
     at = 0
@@ -340,7 +340,7 @@ def test_mp3_is_a_chain_of_frames_and_nothing_else(rate: int) -> None:
         *(("aac", 44_100, kbit * 1_000) for kbit in (32, 64, 128)),
     ],
 )
-def test_bit_rate_is_what_was_asked_for(format: str, rate: int, bitrate: int) -> None:
+def test_bit_rate_is_as_requested(format: str, rate: int, bitrate: int) -> None:
     encoder = StreamEncoder(format, rate, bitrate=bitrate)
     bits = 8 * len(encode(encoder, [band(2 * rate, rate)])) / 2
     framing = {"opus": 50 * 28 * 8, "aac": rate / 1_024 * 7 * 8}.get(format, 0)
@@ -348,7 +348,7 @@ def test_bit_rate_is_what_was_asked_for(format: str, rate: int, bitrate: int) ->
     assert bits - framing == pytest.approx(bitrate, rel=0.2 if format == "opus" else 0.08)
 
 
-def test_default_bit_rate_gives_way_to_what_the_sample_rate_allows() -> None:
+def test_default_bit_rate_is_limited_by_the_sample_rate() -> None:
     assert StreamEncoder("mp3", 24_000).bitrate == 128_000
     assert StreamEncoder("mp3", 8_000).bitrate == 64_000
     assert StreamEncoder("aac", 8_000).bitrate == 48_000
@@ -366,33 +366,33 @@ def test_default_bit_rate_gives_way_to_what_the_sample_rate_allows() -> None:
         ("opus", 44_100, None, "no sample rate of 44100 Hz; use one of 48000, 24000, 16000"),
         ("mp3", 96_000, None, "no sample rate of 96000 Hz; use one of 48000, 44100, 32000"),
         ("aac", 50_000, None, "no sample rate of 50000 Hz; use one of 96000"),
-        ("mp3", 24_000, 192_000, "no bit rate of 192000 bit/s; use 8000, 16000.* 160000"),
-        ("mp3", 8_000, 128_000, "no bit rate of 128000 bit/s; use 8000.* 64000"),
-        ("mp3", 44_100, 128, "no bit rate of 128 bit/s"),
-        ("opus", 48_000, 32, "no bit rate of 32 bit/s; use 6000 to 256000"),
-        ("opus", 48_000, 64e3, "no bit rate of 64000.0 bit/s"),
+        ("mp3", 24_000, 192_000, "does not support 192000 bit/s; use 8000, 16000.* 160000"),
+        ("mp3", 8_000, 128_000, "does not support 128000 bit/s; use 8000.* 64000"),
+        ("mp3", 44_100, 128, "does not support 128 bit/s"),
+        ("opus", 48_000, 32, "does not support 32 bit/s; use 6000 to 256000"),
+        ("opus", 48_000, 64e3, "does not support 64000.0 bit/s"),
         ("aac", 16_000, 128_000, "use 8000 to 96000"),
-        ("flac", 44_100, 64_000, "flac has no bit rate to choose, but 64000"),
+        ("flac", 44_100, 64_000, "flac has no bit rate; 64000"),
     ],
 )
-def test_bad_settings_are_named_with_what_is_supported(
+def test_invalid_settings_raise_with_the_supported_ones(
     format: str, rate: int, bitrate: int | None, message: str
 ) -> None:
     with pytest.raises(RequestError, match=message):
         StreamEncoder(format, rate, bitrate=bitrate)
 
 
-def test_an_encoder_that_ffmpeg_lacks_is_an_error_with_a_remedy(
+def test_encoder_missing_in_ffmpeg_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     codec = stream_encode._Codec("libnothing", "s16", {})
     monkeypatch.setitem(stream_encode._CODECS, "mp3", codec)
-    with pytest.raises(RequestError, match=r"mp3 .* cannot be made .* use wav or pcm"):
+    with pytest.raises(RequestError, match=r"mp3 .* cannot be encoded .* use wav or pcm"):
         StreamEncoder("mp3", 44_100)
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_bad_samples_are_refused_and_the_stream_goes_on(format: str) -> None:
+def test_invalid_samples_raise_and_the_stream_continues(format: str) -> None:
     samples = band(4_000, 24_000)
     bad = samples[:10].copy()
     bad[3] = np.inf
@@ -407,7 +407,7 @@ def test_bad_samples_are_refused_and_the_stream_goes_on(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_nothing_goes_on_after_a_flush(format: str) -> None:
+def test_use_after_flush_raises(format: str) -> None:
     encoder = StreamEncoder(format, 24_000)
     encoder.push(np.zeros(100, np.float32))
     encoder.flush()
@@ -417,7 +417,7 @@ def test_nothing_goes_on_after_a_flush(format: str) -> None:
         encoder.flush()
 
 
-def test_every_format_says_what_it_is() -> None:
+def test_every_format_has_a_content_type() -> None:
     types = {name: StreamEncoder(name, 24_000).content_type for name in FORMATS}
     assert types == {
         "pcm": "audio/pcm",

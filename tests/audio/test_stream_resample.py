@@ -1,4 +1,4 @@
-"""The streaming resampler: its spectrum, its delay, and that cutting the stream changes nothing."""
+"""The streaming resampler: spectrum, delay, and independence of how the input is split."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def whole(
 
 
 def cut(samples: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Cuts samples into pieces of these sizes, over and over."""
+    """Splits samples into chunks of these sizes, repeatedly."""
     pieces, at, turn = [], 0, 0
     while at < samples.size:
         pieces.append(samples[at : at + sizes[turn % len(sizes)]])
@@ -60,7 +60,7 @@ def cut(samples: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def gain_and_rest(frequency: float, source: int, target: int) -> tuple[complex, float]:
-    """What a tone becomes: its own complex gain, and everything else that appears, as a ratio."""
+    """Returns a tone's complex gain, and the ratio of everything else that appears."""
     result = whole(tone(frequency, source), source, target).astype(np.float64)
     inside = slice(target // 100, -target // 100)
     angle = 2 * np.pi * frequency * np.arange(result.size)[inside] / target + 0.3
@@ -89,14 +89,12 @@ def test_pass_band_is_flat_in_phase_and_free_of_images(
 
 
 @pytest.mark.parametrize(("target", "pass_edge", "stop_edge"), BANDS[:3])
-def test_tones_from_the_stop_edge_on_leave_nothing(
-    target: int, pass_edge: int, stop_edge: int
-) -> None:
+def test_tones_above_the_stop_edge_are_removed(target: int, pass_edge: int, stop_edge: int) -> None:
     for frequency in np.linspace(stop_edge + 1, 22_000, 25):
         assert decibel(gain_and_rest(frequency, ENGINE_RATE, target)[1]) < -80, frequency
 
 
-def test_8_khz_folds_into_its_transition_band_only_and_as_documented() -> None:
+def test_8_khz_aliases_only_into_its_transition_band_as_documented() -> None:
     assert decibel(gain_and_rest(4_250, ENGINE_RATE, 8_000)[1]) < -30
     folded = whole(tone(4_250, ENGINE_RATE, 1.0), ENGINE_RATE, 8_000)
     spectrum = np.abs(np.fft.rfft(folded * np.blackman(folded.size)))
@@ -106,9 +104,7 @@ def test_8_khz_folds_into_its_transition_band_only_and_as_documented() -> None:
 
 
 @pytest.mark.parametrize(("target", "pass_edge", "stop_edge"), BANDS[:3])
-def test_noise_beyond_the_stop_edge_leaves_nothing(
-    target: int, pass_edge: int, stop_edge: int
-) -> None:
+def test_noise_above_the_stop_edge_is_removed(target: int, pass_edge: int, stop_edge: int) -> None:
     spectrum = np.fft.rfft(noise(ENGINE_RATE))
     spectrum[: stop_edge + 50] = 0
     high = np.fft.irfft(spectrum, ENGINE_RATE).astype(np.float32)
@@ -117,7 +113,7 @@ def test_noise_beyond_the_stop_edge_leaves_nothing(
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_a_constant_stays_itself(source: int, target: int) -> None:
+def test_constant_is_preserved(source: int, target: int) -> None:
     result = whole(np.full(source // 4, 0.7, np.float32), source, target)
     inside = result[target // 50 : -target // 50]
     assert np.abs(inside - 0.7).max() < 1e-6  # a few roundings
@@ -125,7 +121,7 @@ def test_a_constant_stays_itself(source: int, target: int) -> None:
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("quality", ["low_latency", "high"])
-def test_an_impulse_stays_at_its_time(source: int, target: int, quality: str) -> None:
+def test_impulse_stays_at_its_time(source: int, target: int, quality: str) -> None:
     second = 0.05
     impulse = np.zeros(source // 10, np.float32)
     impulse[round(source * second)] = 1
@@ -140,7 +136,7 @@ def test_an_impulse_stays_at_its_time(source: int, target: int, quality: str) ->
     st.sampled_from(["low_latency", "low_latency", "high"]),
 )
 @settings(deadline=None, max_examples=120)
-def test_streamed_equals_one_shot_bit_for_bit(
+def test_streamed_equals_one_shot_bit_exact(
     pair: tuple[int, int], count: int, sizes: list[int], quality: str
 ) -> None:
     samples = noise(count, seed=count)
@@ -156,14 +152,14 @@ def test_streamed_equals_one_shot_from_single_samples_to_seconds(target: int, si
     assert streamed.tobytes() == whole(samples, ENGINE_RATE, target).tobytes()
 
 
-def test_empty_pieces_change_nothing() -> None:
+def test_empty_chunks_change_nothing() -> None:
     samples = noise(3_000)
     pieces = [samples[:0], samples[:1_000], samples[:0], samples[:0], samples[1_000:]]
     streamed = in_pieces(StreamResampler(ENGINE_RATE, 16_000), pieces)
     assert streamed.tobytes() == whole(samples, ENGINE_RATE, 16_000).tobytes()
 
 
-def test_streams_of_the_same_rates_do_not_touch_each_other() -> None:
+def test_streams_of_the_same_rates_are_independent() -> None:
     first, second = noise(9_000, 1), noise(9_000, 2)
     one, two = StreamResampler(ENGINE_RATE, 16_000), StreamResampler(ENGINE_RATE, 16_000)
     made: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
@@ -175,7 +171,7 @@ def test_streams_of_the_same_rates_do_not_touch_each_other() -> None:
         assert result.tobytes() == whole(samples, ENGINE_RATE, 16_000).tobytes()
 
 
-def test_a_result_is_not_overwritten_by_later_pushes() -> None:
+def test_result_is_not_overwritten_by_later_pushes() -> None:
     resampler = StreamResampler(ENGINE_RATE, 16_000)
     first = resampler.push(noise(2_048))
     before = first.copy()
@@ -191,7 +187,7 @@ def test_a_result_is_not_overwritten_by_later_pushes() -> None:
 def test_length_is_the_exact_ceiling_for_any_rates(
     source: int, target: int, count: int, high: bool
 ) -> None:
-    if not high:  # the low-latency filter wants rates with something in common
+    if not high:  # the low-latency filter needs rates with a large common divisor
         source, target = source // 400 * 400, target // 400 * 400
     result = whole(noise(count), source, target, "high" if high else "low_latency")
     assert result.shape == (math.ceil(count * target / source),)
@@ -200,7 +196,9 @@ def test_length_is_the_exact_ceiling_for_any_rates(
 
 @pytest.mark.parametrize("quality", ["low_latency", "high"])
 @pytest.mark.parametrize(("source", "target"), [(192_000, 8_000), (44_100, 16_000)])
-def test_length_is_the_exact_ceiling_for_every_rest(source: int, target: int, quality: str) -> None:
+def test_length_is_the_exact_ceiling_for_every_remainder(
+    source: int, target: int, quality: str
+) -> None:
     for count in range(60):
         expected = math.ceil(count * target / source)
         assert whole(noise(count), source, target, quality).size == expected
@@ -208,7 +206,7 @@ def test_length_is_the_exact_ceiling_for_every_rest(source: int, target: int, qu
 
 @pytest.mark.parametrize(("source", "target"), PAIRS[:-1])
 @pytest.mark.parametrize("size", [1, 100, 2_048])
-def test_holds_back_two_milliseconds_at_most(source: int, target: int, size: int) -> None:
+def test_delay_is_at_most_two_milliseconds(source: int, target: int, size: int) -> None:
     resampler = StreamResampler(source, target)
     taken = given_back = 0
     for _ in range(300 if size == 1 else 40):
@@ -221,7 +219,7 @@ def test_holds_back_two_milliseconds_at_most(source: int, target: int, size: int
 
 
 @pytest.mark.parametrize("quality", ["low_latency", "high"])
-def test_the_end_is_what_following_silence_would_make_of_it(quality: str) -> None:
+def test_end_is_as_if_silence_followed(quality: str) -> None:
     samples = noise(4_321)
     followed = np.concatenate([samples, np.zeros(5_000, np.float32)])
     result = whole(samples, ENGINE_RATE, 16_000, quality)
@@ -239,7 +237,7 @@ def test_equal_rates_pass_samples_through() -> None:
 
 
 @pytest.mark.parametrize("quality", ["low_latency", "high"])
-def test_bad_samples_are_refused_and_the_stream_goes_on(quality: str) -> None:
+def test_invalid_samples_raise_and_the_stream_continues(quality: str) -> None:
     samples = noise(4_000)
     resampler = StreamResampler(ENGINE_RATE, 16_000, quality)
     first = resampler.push(samples[:2_000])
@@ -258,7 +256,7 @@ def test_bad_samples_are_refused_and_the_stream_goes_on(quality: str) -> None:
 
 
 @pytest.mark.parametrize("target", [16_000, ENGINE_RATE])
-def test_nothing_goes_on_after_a_flush(target: int) -> None:
+def test_use_after_flush_raises(target: int) -> None:
     resampler = StreamResampler(ENGINE_RATE, target)
     resampler.flush()
     with pytest.raises(RequestError, match="was flushed"):
@@ -277,7 +275,7 @@ def test_nothing_goes_on_after_a_flush(target: int) -> None:
         ((44_100, 16_000, "best"), "'best'; use 'low_latency' or 'high'"),
     ],
 )
-def test_bad_settings_are_named(arguments: tuple[object, ...], message: str) -> None:
+def test_invalid_settings_raise(arguments: tuple[object, ...], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         StreamResampler(*arguments)
 

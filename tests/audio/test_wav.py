@@ -1,4 +1,4 @@
-"""WAV output, read back by the standard library and by read_audio, whole and in pieces."""
+"""WAV output, read back by the standard library and by read_audio."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def contents(path: Path) -> tuple[tuple[int, int, int, int], bytes]:
         )
 
 
-def test_write_wav_is_read_back_sample_for_sample(tmp_path: Path) -> None:
+def test_write_wav_round_trips_exactly(tmp_path: Path) -> None:
     path = tmp_path / "clip.wav"
     write_wav(path, CLIP, 44_100)
     assert contents(path) == ((1, 2, 44_100, 2_048), float_to_s16le(CLIP))
@@ -35,21 +35,21 @@ def test_write_wav_is_read_back_sample_for_sample(tmp_path: Path) -> None:
     assert float_to_s16le(samples) == float_to_s16le(CLIP)
 
 
-def test_write_wav_of_nothing_is_a_valid_empty_file(tmp_path: Path) -> None:
+def test_write_wav_without_samples_is_a_valid_file(tmp_path: Path) -> None:
     write_wav(tmp_path / "empty.wav", CLIP[:0], 16_000)
     assert contents(tmp_path / "empty.wav") == ((1, 2, 16_000, 0), b"")
 
 
-def test_pieces_give_the_same_file_as_the_whole(tmp_path: Path) -> None:
+def test_chunks_give_the_same_file_as_one_write(tmp_path: Path) -> None:
     write_wav(tmp_path / "whole.wav", CLIP, 24_000)
     with WavWriter(tmp_path / "pieces.wav", 24_000) as writer:
-        for piece in np.split(CLIP, [1, 1, 1_000, 2_047]):
-            writer.write(piece)
+        for chunk in np.split(CLIP, [1, 1, 1_000, 2_047]):
+            writer.write(chunk)
         assert writer.samples == 2_048
     assert (tmp_path / "pieces.wav").read_bytes() == (tmp_path / "whole.wav").read_bytes()
 
 
-def test_a_file_still_being_written_can_be_read(tmp_path: Path) -> None:
+def test_file_being_written_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "growing.wav"
     with WavWriter(path, 24_000) as writer:
         writer.write(CLIP)
@@ -57,7 +57,7 @@ def test_a_file_still_being_written_can_be_read(tmp_path: Path) -> None:
         assert (len(samples), rate) == (2_048, 24_000)
 
 
-def test_an_exception_keeps_what_was_made_with_true_sizes(tmp_path: Path) -> None:
+def test_exception_keeps_what_was_written_with_correct_sizes(tmp_path: Path) -> None:
     path = tmp_path / "stopped.wav"
 
     def interrupted() -> None:
@@ -70,7 +70,7 @@ def test_an_exception_keeps_what_was_made_with_true_sizes(tmp_path: Path) -> Non
     assert contents(path)[0] == (1, 2, 24_000, 2_048)
 
 
-def test_a_file_object_is_written_and_left_open() -> None:
+def test_file_object_is_written_and_left_open() -> None:
     target = io.BytesIO()
     with WavWriter(target, 24_000) as writer:
         writer.write(CLIP)
@@ -78,7 +78,7 @@ def test_a_file_object_is_written_and_left_open() -> None:
     assert target.getvalue()[40:44] == (4_096).to_bytes(4, "little")
 
 
-def test_a_pipe_keeps_the_open_ended_header() -> None:
+def test_pipe_keeps_the_open_ended_header() -> None:
     reader, writer_end = os.pipe()
     with os.fdopen(writer_end, "wb") as pipe:
         with WavWriter(pipe, 24_000) as writer:
@@ -91,7 +91,7 @@ def test_a_pipe_keeps_the_open_ended_header() -> None:
     assert len(read_audio(data)[0]) == 100
 
 
-def test_writing_after_close_is_refused_and_closing_twice_is_not(tmp_path: Path) -> None:
+def test_write_after_close_raises_and_second_close_does_not(tmp_path: Path) -> None:
     writer = WavWriter(tmp_path / "closed.wav", 24_000)
     writer.close()
     writer.close()
@@ -99,7 +99,7 @@ def test_writing_after_close_is_refused_and_closing_twice_is_not(tmp_path: Path)
         writer.write(CLIP)
 
 
-def test_a_failed_write_leaves_the_earlier_file_and_no_litter(
+def test_failed_write_keeps_the_existing_file_and_leaves_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "clip.wav"
@@ -116,7 +116,7 @@ def test_a_failed_write_leaves_the_earlier_file_and_no_litter(
     assert os.listdir(tmp_path) == ["clip.wav"]
 
 
-def test_bad_samples_leave_the_earlier_file(tmp_path: Path) -> None:
+def test_invalid_samples_keep_the_existing_file(tmp_path: Path) -> None:
     path = tmp_path / "clip.wav"
     write_wav(path, CLIP, 24_000)
     before = path.read_bytes()
@@ -126,7 +126,7 @@ def test_bad_samples_leave_the_earlier_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs symbolic links and POSIX permissions")
-def test_a_link_is_followed_and_the_umask_holds(tmp_path: Path) -> None:
+def test_link_is_followed_and_the_umask_applies(tmp_path: Path) -> None:
     (tmp_path / "real.wav").write_bytes(b"old")
     (tmp_path / "link.wav").symlink_to("real.wav")
     write_wav(tmp_path / "link.wav", CLIP, 24_000)
@@ -137,7 +137,7 @@ def test_a_link_is_followed_and_the_umask_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_a_sink_error() -> None:
+def test_full_disk_raises_sink_error() -> None:
     with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
         write_wav("/dev/full", CLIP, 24_000)
     with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
@@ -145,7 +145,7 @@ def test_a_full_disk_is_a_sink_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/clip.wav", "", "nul\0.wav"])
-def test_places_that_cannot_be_written_are_sink_errors(tmp_path: Path, name: str) -> None:
+def test_unwritable_path_raises_sink_error(tmp_path: Path, name: str) -> None:
     place = f"{tmp_path}/{name}"
     with pytest.raises(SinkError, match="cannot be written"):
         write_wav(place, CLIP, 24_000)
@@ -153,19 +153,17 @@ def test_places_that_cannot_be_written_are_sink_errors(tmp_path: Path, name: str
         WavWriter(place, 24_000)
 
 
-def test_more_than_a_wav_can_count_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_than_a_wav_can_hold_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wav_module, "_MAX_DATA", 4_096)
     with WavWriter(tmp_path / "full.wav", 24_000) as writer:
         writer.write(CLIP)
-        with pytest.raises(SinkError, match="at most 4 GiB"):
+        with pytest.raises(SinkError, match="up to 4 GiB"):
             writer.write(CLIP[:1])
     assert contents(tmp_path / "full.wav")[0][3] == 2_048
 
 
 @pytest.mark.parametrize("rate", [0, -1, 10**9])
-def test_impossible_rates_are_refused(tmp_path: Path, rate: int) -> None:
+def test_invalid_rates_raise(tmp_path: Path, rate: int) -> None:
     with pytest.raises(RequestError, match=f"{rate} Hz"):
         write_wav(tmp_path / "clip.wav", CLIP, rate)
     with pytest.raises(RequestError, match=f"{rate} Hz"):

@@ -1,4 +1,4 @@
-"""Files in every format: their ending decides, unknown ones are refused, sound comes back."""
+"""Files in every format: the extension selects it, and the audio can be read back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rt_drama3.audio import read_audio
-from rt_drama3.audio.writer import ENDINGS, AudioWriter, format_of, rate_for
+from rt_drama3.audio.writer import EXTENSIONS, AudioWriter, format_of, rate_for
 from rt_drama3.errors import RequestError, SinkError
 from tests.full_disk import file_size_limit, needs_limit
 
@@ -24,12 +24,12 @@ def tone(seconds: float = 0.5) -> np.ndarray:
     return np.sin(2 * np.pi * 440 * np.arange(int(seconds * RATE)) / RATE).astype(np.float32) / 2
 
 
-@pytest.mark.parametrize("ending", [e for e in ENDINGS if e in MAGIC])
-def test_a_file_is_what_its_name_says(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("ending", [e for e in EXTENSIONS if e in MAGIC])
+def test_extension_selects_the_format(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"Speech{ending.upper()}"
     with AudioWriter(path, RATE) as writer:
-        for piece in np.array_split(tone(), 7):
-            writer.write(piece)
+        for chunk in np.array_split(tone(), 7):
+            writer.write(chunk)
         assert writer.rate == (48_000 if ending in (".opus", ".ogg") else RATE)
     writer.close()
     assert path.read_bytes().startswith(MAGIC[ending])
@@ -41,7 +41,7 @@ def test_a_file_is_what_its_name_says(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", [".raw", ".pcm"])
-def test_bare_samples_are_16_bit_little_endian(tmp_path: Path, ending: str) -> None:
+def test_raw_samples_are_16_bit_little_endian(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"x{ending}"
     with AudioWriter(path, RATE) as writer:
         writer.write(np.array([0.0, 0.5, -1.0], dtype=np.float32))
@@ -49,14 +49,14 @@ def test_bare_samples_are_16_bit_little_endian(tmp_path: Path, ending: str) -> N
 
 
 @pytest.mark.parametrize("name", ["speech", "speech.xyz", "speech.m4a", ".mp3"])
-def test_an_unknown_ending_is_refused_with_the_list(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match=r"no audio format here; use \.wav, \.flac, \.mp3"):
+def test_unknown_extension_raises_with_the_supported_ones(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RequestError, match=r"; use \.wav, \.flac, \.mp3"):
         AudioWriter(tmp_path / name, RATE)
     assert list(tmp_path.iterdir()) == []
     assert format_of("A.B.Mp3") == "mp3"
 
 
-def test_what_was_made_before_a_failure_is_kept(tmp_path: Path) -> None:
+def test_samples_written_before_an_exception_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.mp3"
 
     def make() -> None:
@@ -69,21 +69,21 @@ def test_what_was_made_before_a_failure_is_kept(tmp_path: Path) -> None:
     assert abs(len(read_audio(path)[0]) / RATE - 0.5) < 0.06
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=r"cannot write .*absent"):
+def test_missing_directory_raises(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"absent.* cannot be written"):
         AudioWriter(tmp_path / "absent" / "x.mp3", RATE)
 
 
 @needs_limit
 @pytest.mark.parametrize("ending", [".flac", ".mp3", ".pcm", ".wav"])
-def test_a_full_disk_is_one_sentence(tmp_path: Path, ending: str) -> None:
+def test_full_disk_raises(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"x{ending}"
     noise = np.random.default_rng(1).uniform(-0.5, 0.5, 2 * RATE).astype(np.float32)
 
     def make() -> None:
         with AudioWriter(path, RATE) as writer:
-            for piece in np.array_split(noise, 20):
-                writer.write(piece)
+            for chunk in np.array_split(noise, 20):
+                writer.write(chunk)
 
     with file_size_limit(10_001), pytest.raises(SinkError, match=rf"x\{ending}"):
         make()
@@ -95,12 +95,12 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path: Path) -> None:
+def test_disk_full_on_close_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.mp3"
     path.symlink_to("/dev/full")
     writer = AudioWriter(path, RATE)
     writer.write(tone(0.001))  # the encoder holds it back
-    with pytest.raises(SinkError, match=r"cannot write .*No space left"):
+    with pytest.raises(SinkError, match=r"cannot be written: No space left"):
         writer.close()
     writer.close()
 
@@ -113,8 +113,8 @@ def test_rates() -> None:
 
 
 @pytest.mark.parametrize("rate", [44_100, 16_000])
-def test_a_flac_tells_how_many_samples_it_has(tmp_path: Path, rate: int) -> None:
-    """Some readers allocate by it, and fail where it says none."""
+def test_flac_header_states_the_number_of_samples(tmp_path: Path, rate: int) -> None:
+    """Some readers allocate by it, and fail without it."""
     path = tmp_path / "x.flac"
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, 30_001)
     with AudioWriter(path, rate) as writer:

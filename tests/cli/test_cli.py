@@ -80,7 +80,7 @@ def test_a_reference_is_never_overwritten(option: str, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["speak", "Hi.", "--out", "/no[bold]where/x.wav"], r"no\[bold\]where"),
-        (["speak", "Hi.", "--out", "x.docx"], r"ends in \.docx.*use \.wav, .*\.mp3"),
+        (["speak", "Hi.", "--out", "x.docx"], r"unsupported extension \.docx.*use \.wav, .*\.mp3"),
         (["speak", "Hi.", "--ref", "a.wav"], "1 --ref and 0 --ref-text"),
         (["speak", "Hi.", "--max-seconds", "-1"], "must be above 0"),
         (["speak", "Hi.", "--model", "[/red]x"], r"\[/red\]x"),

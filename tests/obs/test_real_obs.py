@@ -83,7 +83,7 @@ def connected(port: int) -> ObsClient:
 
 def peak(obs: ObsClient, source: str) -> float:
     """Returns the next level on OBS's meter for a source; 0 while it shows none."""
-    event = obs._take(EVENT, time.monotonic() + 30, "a meter")
+    event = obs._receive(EVENT, time.monotonic() + 30, "a meter")
     for entry in event.get("eventData", {}).get("inputs", []):
         if entry["inputName"] == source and entry["inputLevelsMul"]:
             return max(float(channel[1]) for channel in entry["inputLevelsMul"])

@@ -66,7 +66,7 @@ def test_a_clip_as_long_as_the_limit_allows_is_not_refused_later(
 
 def test_bad_clips_are_told_by_their_place() -> None:
     drama, good = shared_drama(), file_of(0.1)
-    with pytest.raises(Refused, match=r"references\[1\].*not an audio file"):
+    with pytest.raises(Refused, match=r"references\[1\].*not a supported audio file"):
         read_clips(order_of(good, b"no audio"), drama, 60.0)
     with pytest.raises(Refused, match=r"references\[0\].*longer than the limit"):
         read_clips(order_of(file_of(1.5)), drama, 1.0)
