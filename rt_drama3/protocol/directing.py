@@ -11,7 +11,7 @@ from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import Directing, Reference, as_speaker, checked_text, transcript
 from rt_drama3.protocol.refusals import Refused, show
-from rt_drama3.scenes.inputs import STRONGEST_GUIDANCE
+from rt_drama3.scenes.inputs import MAX_GUIDANCE
 from rt_drama3.scenes.takes import check_marks
 from rt_drama3.text.rules import SPEAKERS
 
@@ -35,7 +35,7 @@ def read_directing(
         Refused: ``bad_field``, ``bad_text`` or ``bad_reference``.
     """
     return Directing(
-        guidance=fields.number("guidance", 0, STRONGEST_GUIDANCE),
+        guidance=fields.number("guidance", 0, MAX_GUIDANCE),
         steering=tuple(_steering(entry) for entry in fields.maps("steering", MOST_VECTORS)),
         previous_takes=tuple(
             _take(entry, f"previous_takes[{number}]", facts, limits, base64_too)

@@ -1,8 +1,8 @@
-"""What a request brings beside its text: voices to follow and earlier takes, in every form.
+"""Inputs of a request besides its text: references, earlier takes, guidance, in every form.
 
 A reference is ``(text, audio or codes)`` or a map with ``text``, ``audio`` or ``vq_codes``, and
 ``speaker``. An earlier take is a ``PreviousTake``, anything with ``text`` and ``codes`` (such as a
-``Take``), a pair, or a map like an artefact's. No torch in this file.
+``Take``), a pair, or a map like an artefact. No torch in this file.
 """
 
 from __future__ import annotations
@@ -14,54 +14,53 @@ from typing import Any
 import numpy as np
 
 from rt_drama3.errors import RequestError
-from rt_drama3.scenes.takes import MOST_TAKES, PreviousTake, check_marks
+from rt_drama3.scenes.takes import MAX_TAKES, PreviousTake, check_marks
 from rt_drama3.text.rules import SPEAKERS, check_text, reference_transcript, with_speaker_tag
 
-STRONGEST_GUIDANCE = 20.0
+MAX_GUIDANCE = 20.0
 _REFERENCE_KEYS = ("text", "audio", "vq_codes", "codes", "speaker")
 
 
 def check_guidance(strength: object) -> float:
-    """The strength of guidance as a number; None and 0 are off.
+    """Returns the strength of guidance as a number; None and 0 are off.
 
     Raises:
-        RequestError: it is no number within bounds.
+        RequestError: it is not a number within bounds.
     """
     if strength is None:
         return 0.0
     real = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
-    if not real or not 0 <= float(strength) <= STRONGEST_GUIDANCE:  # type: ignore[arg-type]
+    if not real or not 0 <= float(strength) <= MAX_GUIDANCE:  # type: ignore[arg-type]
         raise RequestError(
-            f"guidance is {strength!r}; a number from 0 (off) to {STRONGEST_GUIDANCE:g} is needed, "
-            "4 is strong."
+            f"guidance is {strength!r}; use 0 (off) to {MAX_GUIDANCE:g} (4 is strong)."
         )
     return float(strength)  # type: ignore[arg-type]
 
 
 def read_references(entries: object) -> list[tuple[str, Any]]:
-    """References as pairs (text, audio or codes), in order; speakers become tags of the texts.
+    """Returns references as pairs (text, audio or codes); speakers become tags in the texts.
 
     Raises:
-        RequestError: an entry has another form, or names a speaker that cannot be.
+        RequestError: an entry is malformed, or its speaker is out of range.
     """
     return [_reference(entry, number) for number, entry in _numbered(entries, "references")]
 
 
 def read_previous_takes(entries: object) -> list[PreviousTake]:
-    """Earlier takes, in order. Codes are not yet looked into.
+    """Returns earlier takes in order; their codes are not yet checked.
 
     Raises:
-        RequestError: an entry has another form or cannot be spoken, or there are too many.
+        RequestError: an entry is malformed or its text is not valid, or there are too many.
     """
     found = [_take(entry, number) for number, entry in _numbered(entries, "previous_takes")]
-    if len(found) > MOST_TAKES:
-        raise RequestError(f"{len(found)} previous takes were given; at most {MOST_TAKES} may be.")
+    if len(found) > MAX_TAKES:
+        raise RequestError(f"{len(found)} previous takes are over the limit of {MAX_TAKES}.")
     return found
 
 
 def _numbered(entries: object, name: str) -> list[tuple[int, Any]]:
     if isinstance(entries, str | bytes | Mapping) or not isinstance(entries, Sequence):
-        raise RequestError(f"{name} is a {type(entries).__name__}; a list is needed.")
+        raise RequestError(f"{name} is a {type(entries).__name__}; use a list.")
     return list(enumerate(entries, 1))
 
 
@@ -71,8 +70,8 @@ def _reference(entry: Any, number: int) -> tuple[str, Any]:
         return entry[0], entry[1]
     if not isinstance(entry, Mapping):
         raise RequestError(
-            f"{what} is a {type(entry).__name__}; a pair (text, audio or codes) or a map with "
-            "text, audio or vq_codes, and speaker is needed."
+            f"{what} is a {type(entry).__name__}; use a pair (text, audio or codes) or a map with "
+            "text, audio or vq_codes, and speaker."
         )
     unknown = sorted(str(name) for name in entry if name not in _REFERENCE_KEYS)
     if unknown:
@@ -85,21 +84,21 @@ def _reference(entry: Any, number: int) -> tuple[str, Any]:
     check_text(text, f"the text of {what}")
     assert isinstance(text, str)
     speaker = entry.get("speaker")
-    return text if speaker is None else _said_by(speaker, text, what), source
+    return text if speaker is None else _tagged(speaker, text, what), source
 
 
-def _said_by(speaker: object, text: str, what: str) -> str:
+def _tagged(speaker: object, text: str, what: str) -> str:
     if isinstance(speaker, bool) or not isinstance(speaker, int | np.integer):
-        raise RequestError(f"{what}: speaker is {speaker!r}; a whole number is needed.")
+        raise RequestError(f"{what}: speaker is {speaker!r}; use a whole number.")
     if not 0 <= speaker < SPEAKERS:
-        raise RequestError(f"{what}: speaker is {speaker}; 0 to {SPEAKERS - 1} can be.")
+        raise RequestError(f"{what}: speaker is {speaker}; use 0 to {SPEAKERS - 1}.")
     tag = f"<|speaker:{speaker}|>"
-    if with_speaker_tag(text) != text:  # it names none itself
+    if with_speaker_tag(text) != text:  # the text has no tag
         return f"{tag} {text}"
     if not reference_transcript(text).startswith(tag):
         raise RequestError(
-            f"{what}: speaker is {speaker}, but its text begins with another speaker's tag. "
-            "Leave one of them out."
+            f"{what}: speaker is {speaker}, but its text starts with another speaker's tag; omit "
+            "one of them."
         )
     return text
 
@@ -126,8 +125,8 @@ def _take(entry: Any, number: int) -> PreviousTake:
         take = PreviousTake(entry.text, entry.codes)
     else:
         raise RequestError(
-            f"{what} is a {type(entry).__name__}; a take, a pair (text, codes or audio), or a map "
-            "with text and codes or audio is needed."
+            f"{what} is a {type(entry).__name__}; use a take, a pair (text, codes or audio), or a "
+            "map with text and codes or audio."
         )
     check_text(take.text, f"the text of {what}")
     if take.codes is not None and take.audio is not None:
@@ -136,7 +135,7 @@ def _take(entry: Any, number: int) -> PreviousTake:
 
 
 def _source(entry: Mapping[str, Any], what: str) -> tuple[str, Any]:
-    """The audio or the codes of a map, as what they are; None where there are none."""
+    """Returns ("audio" or "codes", value) of a map; the value is None if it has neither."""
     given = [name for name in ("audio", "vq_codes", "codes") if entry.get(name) is not None]
     if len(given) > 1:
         raise RequestError(f"{what} has {' and '.join(given)}; give one of them.")

@@ -1,4 +1,4 @@
-"""References: voices to follow, given as audio or as codes, to codes of one checkpoint."""
+"""References: voices given as audio or codes, converted to codes of one checkpoint."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ MAX_REFERENCE_SECONDS = 60.0
 
 
 class References:
-    """See the module docstring. Thread-safe.
+    """Converts references to codes. Thread-safe.
 
     Args:
-        codec: of the checkpoint.
-        fixed_voice: the checkpoint cannot follow references; they are ignored with a notice.
-        threads: CPU threads to encode with; None is torch's choice.
+        codec: codec of the checkpoint.
+        fixed_voice: the checkpoint has one voice; references are ignored with a warning.
+        threads: CPU threads for encoding; None leaves it to torch.
     """
 
     def __init__(self, codec: Codec, fixed_voice: bool = False, threads: int | None = None) -> None:
@@ -43,10 +43,10 @@ class References:
         self.fixed_voice = fixed_voice
 
     def codes(self, references: Sequence[tuple[str, ReferenceSource]]) -> list[tuple[str, Codes]]:
-        """References as ``(transcript, codes)``; see ``Drama3.generate``.
+        """Returns references as ``(transcript, codes)``; see ``Drama3.generate``.
 
         Raises:
-            RequestError: an audio cannot be read or is too long, or codes do not fit.
+            RequestError: audio cannot be read or is too long, or codes are invalid.
         """
         if references and self.fixed_voice:
             log.warning("this checkpoint has one fixed voice; the references are ignored")
@@ -58,7 +58,7 @@ class References:
         return found
 
     def clip(self, source: ReferenceSource, what: str = "the audio") -> Codes:
-        """One clip as codes ``[num_codebooks, frames]``; ``what`` it is called in messages.
+        """Returns one clip as codes ``[num_codebooks, frames]``; ``what`` names it in errors.
 
         Raises:
             RequestError: the audio cannot be read or is too long.
@@ -74,34 +74,36 @@ class References:
             if array.ndim == 2 and np.issubdtype(array.dtype, np.integer):
                 return array.astype(np.int64)
         if rate < 1:
-            raise RequestError(f"{what} has sample rate {rate} Hz; give its own.")
+            raise RequestError(f"{what} has sample rate {rate} Hz; use its actual rate.")
         if array.ndim and len(array) > (MAX_REFERENCE_SECONDS + GRACE) * rate:
             raise RequestError(
-                f"{what} lasts {len(array) / rate:.1f} s; "
-                f"at most {MAX_REFERENCE_SECONDS:.0f} s can be used, 5 to 30 s are best."
+                f"{what} lasts {len(array) / rate:.1f} s; the limit is "
+                f"{MAX_REFERENCE_SECONDS:.0f} s, and 5 to 30 s are best."
             )
         return self.encode(array, rate)
 
     def encode(self, audio: npt.ArrayLike, sample_rate: int) -> Codes:
-        """Codes of audio; see ``Drama3.encode``."""
+        """Encodes audio; see ``Drama3.encode``."""
         given = np.asarray(audio)
         if not np.issubdtype(given.dtype, np.floating):
             raise RequestError(
-                f"audio has dtype {given.dtype}; float samples within -1..1 are needed (16-bit "
-                "integers divided by 32768)."
+                f"audio has dtype {given.dtype}; use float samples within -1..1 (divide 16-bit "
+                "integers by 32768)."
             )
         samples = given.astype(np.float32)
         if samples.ndim != 1 or not samples.size:
             raise RequestError(
-                f"audio has shape {samples.shape}; one channel of at least one sample is needed."
+                f"audio has shape {samples.shape}; use one channel of at least one sample."
             )
         if not np.isfinite(samples).all():
-            raise RequestError("audio holds NaN or infinite samples; clean it first.")
+            raise RequestError("audio contains NaN or infinite samples; remove them first.")
         if sample_rate < 1:
-            raise RequestError(f"sample rate {sample_rate} Hz cannot be; give the audio's own.")
+            raise RequestError(
+                f"sample rate is {sample_rate} Hz; use the actual rate of the audio."
+            )
         if not self._codec.has_encoder:
             raise RequestError(
-                "this checkpoint's codec has no encode half, so audio cannot become codes; "
+                "this checkpoint's codec has no encoder, so audio cannot be converted to codes; "
                 "use a checkpoint with a full codec.pth, or pass codes."
             )
         with torch.inference_mode(), compute_threads(self._threads):
@@ -112,10 +114,10 @@ class References:
 
 
 def _samples(pair: tuple[Any, ...], what: str) -> tuple[npt.NDArray[Any], int]:
-    """The parts of ``(samples, sample_rate)``."""
+    """Splits ``(samples, sample_rate)``."""
     if len(pair) != 2:
-        raise RequestError(f"{what} is a tuple of {len(pair)}; (samples, sample_rate) is needed.")
+        raise RequestError(f"{what} is a tuple of {len(pair)}; use (samples, sample_rate).")
     rate = pair[1]
     if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not math.isfinite(rate):
-        raise RequestError(f"{what} has sample rate {rate!r}; its number of Hz is needed.")
+        raise RequestError(f"{what} has sample rate {rate!r}; use a number of Hz.")
     return np.asarray(pair[0]), int(float(rate))

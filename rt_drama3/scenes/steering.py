@@ -1,10 +1,10 @@
-"""Steering: directions as vectors, added to what one layer puts out while the text is read.
+"""Steering: directions as vectors, added to the output of one layer during prefill.
 
-A vector is the mean difference of a layer's hidden states between directed prompts and their
-undirected twins, on the tokens that both share (``directions``). Added with some strength to that
-layer's output on the rows of the text, it asks for the same delivery without a word in the text,
-by degrees, and together with others. Nothing else of the prompt is touched, so a voice that was
-read once serves steered and plain streams alike.
+A vector is the mean difference of a layer's hidden states between conditional and unconditional
+prompts, over the tokens that both share (``text.directions``). Added with some strength to that
+layer's output on the rows of the text, it asks for the same delivery without words in the text, at
+any strength, and combined with others. The rest of the prompt is unchanged, so a cached voice
+prefix serves streams with and without steering.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rt_drama3.text.prompt import PromptBuilder
 from rt_drama3.text.rules import check_text, flatten, with_speaker_tag
 
 FORMAT = "rt_drama3_steering_v1"
-LARGEST_FILE = 1 << 20  # bytes; a vector of the full model has 8 KiB
-STRONGEST = 100.0
-MOST_VECTORS = 16  # in one request
-MOST_TEXTS = 10_000
+MAX_FILE = 1 << 20  # bytes; a vector of the full model has 8 KiB
+MAX_STRENGTH = 100.0
+MAX_VECTORS = 16  # in one request
+MAX_TEXTS = 10_000
 _VECTOR = "vector"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TAG = re.compile(r"<([A-Za-z][\w-]*)(?:\s[^<>]*)?>")
 _SAMPLED = ("embed", "head", "backbone.")
-_EXPERT = re.compile(r"\.moe\.(?!router)")  # may be kept as float8
-_SAMPLES = 64  # numbers of a parameter that go into a fingerprint
+_EXPERT = re.compile(r"\.moe\.(?!router)")  # may be quantised
+_SAMPLES = 64  # values per parameter in a fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +48,12 @@ class Steering:
     """A measured direction.
 
     Attributes:
-        name: of the direction.
-        layer: backbone layer, from 0, whose output it belongs to.
+        name: name of the direction.
+        layer: backbone layer, from 0, to whose output it is added.
         vector: float32 ``[dim]`` on the host.
-        fingerprint: of the model that it was measured on.
-        direct: the direction as it was written, such as ``[excited]``.
-        texts: how many texts it was measured with.
+        fingerprint: fingerprint of the model that it was measured on.
+        direct: the direction as written, such as ``[excited]``.
+        texts: number of texts that it was measured with.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Steering:
         """Writes a safetensors file.
 
         Raises:
-            RequestError: it cannot be written.
+            RequestError: the file cannot be written.
         """
         facts = {
             "format": FORMAT,
@@ -85,21 +85,21 @@ class Steering:
 
     @classmethod
     def load(cls, path: Path) -> Steering:
-        """Reads what ``save`` wrote; whether it fits a model is seen when it is used.
+        """Reads a file that ``save`` wrote; ``SteeringStore.find`` checks that it fits a model.
 
         Raises:
-            RequestError: the file cannot be read or is none of these.
+            RequestError: the file cannot be read or is not a steering vector.
         """
         try:
-            if path.stat().st_size > LARGEST_FILE:
+            if path.stat().st_size > MAX_FILE:
                 raise RequestError(
-                    f"{path} has more than {LARGEST_FILE >> 20} MiB; that is no steering vector."
+                    f"{path} is not a steering vector: it is over {MAX_FILE >> 20} MiB."
                 )
             with safe_open(path, framework="pt") as file:
                 facts = file.metadata() or {}
                 if facts.get("format") != FORMAT or list(file.keys()) != [_VECTOR]:
                     raise RequestError(
-                        f"{path} is no steering vector ({FORMAT}); "
+                        f"{path} is not a steering vector ({FORMAT}); "
                         "make one with `rt-drama3 voice steer`."
                     )
                 vector = file.get_tensor(_VECTOR)
@@ -121,10 +121,10 @@ class Steering:
 
 @torch.inference_mode()
 def fingerprint(model: SpeechModel) -> str:
-    """Tells a model from others: its sizes and a sample of everything in the backbone but experts.
+    """Identifies a model by its sizes and samples of all backbone weights except the experts.
 
-    The same checkpoint has the same fingerprint on every device and in every dtype that it is
-    loaded in: samples are compared as bfloat16, without numbers too small for float16.
+    A checkpoint has the same fingerprint on every device and in every dtype: samples are rounded
+    to bfloat16, and values too small for float16 count as 0.
     """
     digest = hashlib.sha256()
     sizes = {**dataclasses.asdict(model.config), "dtype": "", "fp8_experts": False}
@@ -140,17 +140,17 @@ def fingerprint(model: SpeechModel) -> str:
 
 
 class SteeringVectors:
-    """Several steering vectors as one ``LayerHook``: what a stream adds while its text is read.
+    """The combined steering vectors of a stream, applied by a ``LayerHook`` during prefill.
 
     Args:
-        vectors: by layer, each ``[dim]``, on the model's device.
+        vectors: one ``[dim]`` per layer, on the model's device.
     """
 
     def __init__(self, vectors: Mapping[int, Tensor]) -> None:
         self.vectors = dict(vectors)
 
     def hook(self, text_rows: tuple[int, int]) -> LayerHook:
-        """Adds the vectors to the rows from the first up to the last of a prompt."""
+        """Returns a hook that adds the vectors to prompt rows ``first`` up to ``last``."""
         first, last = text_rows
 
         def add(layer: int, start: int, x: Tensor) -> Tensor:
@@ -166,12 +166,12 @@ class SteeringVectors:
 
 
 class SteeringStore:
-    """Steering vectors for one model: by name from a folder, from files, or as they are.
+    """Steering vectors of one model: by name from a folder, from files, or as objects.
 
     Args:
-        model: that they must fit.
-        folder: where names are looked up.
-        measurable: whether the model was taught directions, which vectors are measured from.
+        model: the model that they must fit.
+        folder: folder of the named vectors.
+        measurable: whether the model was trained on directions, so that it can be measured.
     """
 
     def __init__(self, model: SpeechModel, folder: Path, measurable: bool = True) -> None:
@@ -182,75 +182,73 @@ class SteeringStore:
 
     @property
     def fingerprint(self) -> str:
-        """Of the model; made on first use."""
+        """Fingerprint of the model, computed on first use."""
         if self._fingerprint is None:
             self._fingerprint = fingerprint(self._model)
         return self._fingerprint
 
     def path(self, name: str) -> Path:
-        """Where the vector of a name is, or would be, kept.
+        """Returns the path of a named vector, which need not exist.
 
         Raises:
-            RequestError: no name can be so.
+            RequestError: the name is invalid.
         """
         if not _NAME.fullmatch(name):
             raise RequestError(
-                f"steering name {name[:80]!r} cannot be; use up to 64 letters, digits, - and _, a "
-                "letter or digit first."
+                f"invalid steering name {name[:80]!r}: use up to 64 letters, digits, - and _, "
+                "starting with a letter or digit."
             )
         return self.folder / f"{name}.safetensors"
 
     def find(self, source: str | Path | Steering) -> Steering:
-        """A vector that fits the model.
+        """Returns a vector that fits the model.
 
         Args:
             source: a name, a ``Path`` to a file, or a vector. A string is never a path.
 
         Raises:
-            RequestError: there is none of that name, the file is none of these, or it belongs to
-                another model.
+            RequestError: the vector does not exist, is damaged, or belongs to another model.
         """
         if isinstance(source, str):
             path = self.path(source)
             if not path.is_file():
-                remedy = self._remedy(f"make it with `rt-drama3 voice steer {source} --direct ...`")
-                raise RequestError(f"there is no steering vector {source!r}; {remedy}.")
+                hint = self._hint(f"make it with `rt-drama3 voice steer {source} --direct ...`")
+                raise RequestError(f"there is no steering vector {source!r}; {hint}.")
             source = path
         found = Steering.load(source) if isinstance(source, Path) else source
         if not isinstance(found, Steering):
             raise RequestError(
-                f"steering {found!r} is a {type(found).__name__}; a name, a Path or a Steering is "
-                "needed."
+                f"steering {found!r} is a {type(found).__name__}; use a name, a Path or a Steering."
             )
         back = self._model.config.backbone
         if found.fingerprint != self.fingerprint:
-            remedy = self._remedy("measure it again with `rt-drama3 voice steer` and this model")
+            hint = self._hint("measure it again with `rt-drama3 voice steer` and this model")
             raise RequestError(
                 f"steering vector {found.name!r} was measured on another model (fingerprint "
-                f"{found.fingerprint[:12]}, this one is {self.fingerprint[:12]}); {remedy}."
+                f"{found.fingerprint[:12]}, this one is {self.fingerprint[:12]}); {hint}."
             )
         if tuple(found.vector.shape) != (back.hidden_size,) or not 0 <= found.layer < back.layers:
             raise RequestError(
-                f"steering vector {found.name!r} has {list(found.vector.shape)} numbers for layer "
+                f"steering vector {found.name!r} has shape {list(found.vector.shape)} for layer "
                 f"{found.layer}; this model has {back.layers} layers of {back.hidden_size}."
             )
         return found
 
-    def _remedy(self, how: str) -> str:
-        """What to do about a vector that is missing or does not fit: measure it, where one can."""
+    def _hint(self, how: str) -> str:
+        """Returns a hint for a missing or unfit vector: to measure it, where that is possible."""
         if self._measurable:
             return how
         return (
-            "none can be measured for this model, which was taught no directions: leave steering "
-            "out, or use a model that reads them"
+            "none can be measured for this model, which was not trained on directions: omit "
+            "steering, or use a model that follows them"
         )
 
     def combine(
         self, entries: Iterable[tuple[str | Path | Steering, float]]
     ) -> SteeringVectors | None:
-        """What a request with these (vector, strength) pairs adds; None when that is nothing.
+        """Combines (vector, strength) pairs; returns None when nothing is added.
 
-        Vectors of one layer add up; one with strength 0 is left out.
+        Vectors of one layer add up; strength 0 is skipped.
 
         Raises:
             RequestError: a pair cannot be used.
@@ -269,49 +267,49 @@ class SteeringStore:
     def measure(
         self, prompts: PromptBuilder, name: str, direct: str, texts: Sequence[str], layer: int
     ) -> Steering:
-        """Measures a direction; see ``measure``. It is not yet saved."""
-        self.path(name)  # refuses what could not be saved
+        """Measures a direction without saving it; see ``measure``."""
+        self.path(name)  # refuse invalid names before the work
         vector = measure(self._model, prompts, direct, texts, layer)
         return Steering(name, layer, vector, self.fingerprint, direct, len(texts))
 
 
 def check_steering(entries: object) -> list[tuple[str | Path | Steering, float]]:
-    """Steering of a request as pairs.
+    """Checks the steering of a request; returns its pairs.
 
     Raises:
-        RequestError: it is no list of pairs, or a strength is no number within bounds.
+        RequestError: it is not a list of pairs, or a strength is not a number within bounds.
     """
     if isinstance(entries, str) or not isinstance(entries, Sequence):
-        raise RequestError(f"steering is a {type(entries).__name__}; pairs (name, strength) are.")
-    if len(entries) > MOST_VECTORS:
-        raise RequestError(f"steering has {len(entries)} pairs; at most {MOST_VECTORS} may be.")
+        raise RequestError(f"steering is a {type(entries).__name__}; use pairs (name, strength).")
+    if len(entries) > MAX_VECTORS:
+        raise RequestError(f"steering has {len(entries)} pairs; the limit is {MAX_VECTORS}.")
     pairs = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, tuple | list) or len(entry) != 2:
-            raise RequestError(f"entry {number} of steering is no pair (name, strength).")
+            raise RequestError(f"entry {number} of steering is not a pair (name, strength).")
         source, strength = entry
         real = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
-        if not real or not math.isfinite(strength) or abs(strength) > STRONGEST:
+        if not real or not math.isfinite(strength) or abs(strength) > MAX_STRENGTH:
             raise RequestError(
-                f"the strength of entry {number} of steering is {strength!r}; a number from "
-                f"{-STRONGEST:g} to {STRONGEST:g} is needed (0 is off, 1 as it was measured)."
+                f"the strength of entry {number} of steering is {strength!r}; use a number from "
+                f"{-MAX_STRENGTH:g} to {MAX_STRENGTH:g} (0 is off, 1 is as measured)."
             )
         pairs.append((source, float(strength)))
     return pairs
 
 
 def directed(text: str, direct: str) -> str:
-    """A text with a direction: ``[excited]`` in front of it, or ``<whisper>`` around it.
+    """Returns a text with a direction: ``[excited]`` before it, or ``<whisper>`` around it.
 
     Raises:
-        RequestError: that is no direction.
+        RequestError: ``direct`` is not a direction.
     """
     tag = _TAG.fullmatch(direct)
     if tag:
         return f"{direct}{text}</{tag[1]}>"
     if strip_directions(direct) != "" or not direct:
         raise RequestError(
-            f"--direct {direct!r} is no direction; write it as [excited] or <whisper>."
+            f"--direct {direct!r} is not a direction; write it as [excited] or <whisper>."
         )
     return f"{direct} {text}"
 
@@ -320,66 +318,68 @@ def directed(text: str, direct: str) -> str:
 def measure(
     model: SpeechModel, prompts: PromptBuilder, direct: str, texts: Sequence[str], layer: int
 ) -> Tensor:
-    """The mean difference of a layer's output that a direction makes.
+    """Returns the mean difference that a direction makes to a layer's output.
 
-    It is taken over the tokens that the directed texts share with the plain ones and that stand
-    behind the direction: those in front of it cannot know of it.
+    The mean is over the tokens after the direction that the texts with and without it share:
+    attention is causal, so earlier tokens do not depend on it.
 
     Args:
         model, prompts: the checkpoint.
         direct: the direction, see ``directed``.
-        texts: to say with and without it, without directions of their own.
+        texts: texts to compare, without directions.
         layer: backbone layer, from 0.
 
     Returns:
         float32 ``[dim]`` on the host.
 
     Raises:
-        RequestError: the layer does not exist, or a text cannot be used.
+        RequestError: the layer does not exist, or a text is unsuitable.
     """
     layers = model.config.backbone.layers
     if not 0 <= layer < layers:
         raise RequestError(f"layer is {layer}; this model has layers 0 to {layers - 1}.")
-    if not 0 < len(texts) <= MOST_TEXTS:
-        raise RequestError(f"{len(texts)} texts were given; 1 to {MOST_TEXTS} are needed.")
+    if not 0 < len(texts) <= MAX_TEXTS:
+        raise RequestError(f"{len(texts)} texts were given; use 1 to {MAX_TEXTS}.")
     if not prompts.reads_directions:
         raise RequestError(
-            "this checkpoint was taught no directions, so there is nothing to measure; use another."
+            "this checkpoint was not trained on directions, so there is nothing to measure; use "
+            "another one."
         )
     total, count = torch.zeros(model.config.backbone.hidden_size, dtype=torch.float64), 0
     for number, text in enumerate(texts, 1):
         check_text(text, f"text {number}")
         if has_directions(text):
-            raise RequestError(f"text {number} has directions of its own: {text[:60]!r}.")
-        told = directed(text, direct)
-        prompt = prompts.build(told)
-        twin = prompts.unconditional(prompt, told)
-        if twin is None:
+            raise RequestError(f"text {number} already has directions: {text[:60]!r}.")
+        tagged = directed(text, direct)
+        conditional = prompts.build(tagged)
+        unconditional = prompts.unconditional(conditional, tagged)
+        if unconditional is None:
             raise RequestError(
                 f"{direct} makes no difference to this model's prompt, so there is nothing to "
-                "measure; use a direction that it was taught."
+                "measure; use a direction that it was trained on."
             )
-        words = with_speaker_tag(flatten(told))
-        behind = words.index(direct) + len(direct)
+        words = with_speaker_tag(flatten(tagged))
+        after = words.index(direct) + len(direct)
         offsets = prompts.tokenizer.encode(words).offsets
         pairs = [
-            (i, j) for i, j in shared_tokens(prompts.tokenizer, words) if offsets[i][0] >= behind
+            (i, j) for i, j in shared_tokens(prompts.tokenizer, words) if offsets[i][0] >= after
         ]
         if not pairs:
             continue
-        one = _hidden(model, torch.from_numpy(prompt.rows), layer)
-        other = _hidden(model, torch.from_numpy(twin.rows), layer)
-        first = prompt.text_rows[0]
-        left = one[[first + i for i, _ in pairs]].double()
-        total += (left - other[[first + j for _, j in pairs]].double()).sum(0)
+        first = conditional.text_rows[0]
+        one = _hidden(model, torch.from_numpy(conditional.rows), layer)
+        other = _hidden(model, torch.from_numpy(unconditional.rows), layer)
+        difference = one[[first + i for i, _ in pairs]].double()
+        difference -= other[[first + j for _, j in pairs]].double()
+        total += difference.sum(0)
         count += len(pairs)
     if not count:
-        raise RequestError("the texts share no token with their directed forms; give longer ones.")
+        raise RequestError("the texts share no tokens with their directed forms; use longer texts.")
     return (total / count).float()
 
 
 def _hidden(model: SpeechModel, rows: Tensor, layer: int) -> Tensor:
-    """What a layer puts out for every row of a prompt, ``[T, dim]`` on the host."""
+    """Returns the output of a layer for every row of a prompt, ``[T, dim]`` on the host."""
     seen: list[Tensor] = []
 
     def record(index: int, start: int, x: Tensor) -> Tensor:

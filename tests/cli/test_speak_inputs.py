@@ -1,4 +1,4 @@
-"""Directing from the command line: guidance, steering, takes kept and followed, the best one."""
+"""Inputs of speak: references, guidance, steering, takes, best-of; and voice steer."""
 
 from __future__ import annotations
 
@@ -33,16 +33,14 @@ def run(*arguments: Any) -> Any:
 
 
 def take(folder: Path, text: str, *arguments: Any) -> list[list[int]]:
-    """The codes of what ``speak`` says."""
+    """The codes that ``speak`` generates."""
     kept = folder / "kept.json"
     run("speak", text, "--out", folder / "out.wav", "--take-out", kept, *SAY, *arguments)
     codes: list[list[int]] = json.loads(kept.read_bytes())["codes"]
     return codes
 
 
-def test_a_direction_is_measured_and_steers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measured_direction_steers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "data"))
     texts = tmp_path / "texts.txt"
@@ -67,7 +65,7 @@ def test_a_direction_is_measured_and_steers(
         run("speak", "Hello.", "--out", tmp_path / "no.wav", "--steer", "sad=1")
 
 
-def test_where_a_vector_is_kept_can_be_chosen(tmp_path: Path) -> None:
+def test_the_folder_of_a_vector_can_be_chosen(tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text(LINES)
     asked = ("--direct", "<whisper>", "--texts", texts, "--layer", 0, "--folder", tmp_path / "new")
@@ -76,34 +74,34 @@ def test_where_a_vector_is_kept_can_be_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [(None, "cannot read"), (b"\xff", "not UTF-8"), (b"\n \n", "0 texts"), (b"[a] b", "text 1")],
 )
-def test_texts_that_cannot_be_used(tmp_path: Path, data: bytes | None, said: str) -> None:
+def test_unusable_texts_are_refused(tmp_path: Path, data: bytes | None, message: str) -> None:
     texts = tmp_path / "texts.txt"
     if data is not None:
         texts.write_bytes(data)
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=message):
         run("voice", "steer", "x", "--direct", "[glad]", "--texts", texts, "--layer", 0)
 
 
-def test_a_bad_name_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_an_invalid_name_is_refused_before_measuring(tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text(LINES)
-    with pytest.raises(RequestError, match="cannot be"):
+    with pytest.raises(RequestError, match="invalid steering name"):
         run("voice", "steer", "../x", "--direct", "[glad]", "--texts", texts, "--layer", 0)
 
 
 def test_guidance(tmp_path: Path) -> None:
-    told = take(tmp_path, "[glad] Hello.")
-    assert take(tmp_path, "[glad] Hello.", "--guidance", 0) == told
-    assert take(tmp_path, "[glad] Hello.", "--guidance", 4) != told
+    plain = take(tmp_path, "[glad] Hello.")
+    assert take(tmp_path, "[glad] Hello.", "--guidance", 0) == plain
+    assert take(tmp_path, "[glad] Hello.", "--guidance", 4) != plain
     assert take(tmp_path, "Hello.", "--guidance", 4) == take(tmp_path, "Hello.")
     with pytest.raises(RequestError, match="guidance is"):
         run("speak", "Hello.", "--out", tmp_path / "no.wav", "--guidance", -1)
 
 
-def test_a_take_is_kept_and_followed(tmp_path: Path) -> None:
+def test_a_stored_take_is_continued(tmp_path: Path) -> None:
     first = tmp_path / "first.json"
     run("speak", "Who is there?", "--out", tmp_path / "a.wav", "--take-out", first, *SAY)
     kept = load_take(first.read_bytes(), shared_drama().config)
@@ -119,22 +117,22 @@ def test_a_take_is_kept_and_followed(tmp_path: Path) -> None:
     again = drama.generate("Me.", seed=1, max_frames=frames, previous_takes=[kept, kept]).codes
     assert take(tmp_path, "Me.", "--previous-takes-file", both) == again.tolist()
     voice = take(tmp_path, "Me.", "--ref", first, "--ref-text", "<|speaker:2|> Who is there?")
-    told = [("<|speaker:2|> Who is there?", kept.codes)]
-    expected = drama.generate("Me.", seed=1, max_frames=frames, references=told).codes
+    tagged = [("<|speaker:2|> Who is there?", kept.codes)]
+    expected = drama.generate("Me.", seed=1, max_frames=frames, references=tagged).codes
     assert voice == expected.tolist()
 
 
-def test_a_take_as_a_reference_brings_its_words(tmp_path: Path) -> None:
+def test_a_take_as_a_reference_needs_no_transcript(tmp_path: Path) -> None:
     kept, out = tmp_path / "first.json", tmp_path / "no.wav"
     run("speak", "Who is there?", "--out", tmp_path / "a.wav", "--take-out", kept, *SAY)
-    told = ("--ref-text", "Who is there?")
-    assert take(tmp_path, "Me.", "--ref", kept) == take(tmp_path, "Me.", "--ref", kept, *told)
+    transcript = ("--ref-text", "Who is there?")
+    assert take(tmp_path, "Me.", "--ref", kept) == take(tmp_path, "Me.", "--ref", kept, *transcript)
     with pytest.raises(RequestError, match=r"'Hi\.' differs from .* take .*'Who is there\?'"):
         run("speak", "Hello.", "--out", out, "--ref", kept, "--ref-text", "Hi.")
     assert not out.exists()
 
 
-def test_references_need_words_but_takes_may_go_without() -> None:
+def test_audio_references_need_transcripts() -> None:
     take, clip = Path("a.json"), Path("b.wav")
     assert paired([take, clip], ["A.", "B."]) == [("A.", take), ("B.", clip)]
     assert paired([take, clip, take], ["B."]) == [(None, take), ("B.", clip), (None, take)]
@@ -155,7 +153,7 @@ def test_references_need_words_but_takes_may_go_without() -> None:
         ("[glad] Hi.", "Hi.", None),
     ],
 )
-def test_what_a_take_says_may_be_repeated_and_its_speaker_named(
+def test_a_transcript_may_repeat_a_take_and_name_its_speaker(
     tmp_path: Path, own: str, given: str, used: str | None
 ) -> None:
     path, config = tmp_path / "kept.json", shared_drama().config
@@ -165,7 +163,7 @@ def test_what_a_take_says_may_be_repeated_and_its_speaker_named(
         assert text == used
 
 
-def test_takes_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_takes_are_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text('{"text": "Hi.", "codes": [[1]]}')
     out = tmp_path / "no.wav"
@@ -178,7 +176,7 @@ def test_takes_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_the_best_of_some(tmp_path: Path) -> None:
+def test_best_of(tmp_path: Path) -> None:
     said = run("speak", "Hello.", "--out", tmp_path / "best.wav", "--best-of", 3, *SAY)
     facts = json.loads(said.stdout)
     ranking = shared_drama().best_of("Hello.", 3, seed=1, max_frames=facts["frames"])

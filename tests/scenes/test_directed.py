@@ -1,4 +1,4 @@
-"""Directed speech through the engine: guidance, steering, earlier takes, the best of several."""
+"""Directed speech through the engine: guidance, steering, earlier takes, best-of."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.small import (
 
 DIRECTED = "[angry] Leave the house now."
 PLAIN = "Leave the house now."
-TWO_PIECES = "[sad] " + "It was late, and the lights were off. " * 4 + "Nobody was home. " * 12
+TWO_SEGMENTS = "[sad] " + "It was late, and the lights were off. " * 4 + "Nobody was home. " * 12
 
 
 def spoken(engine: Engine, text: str, **more: Any) -> Codes:
@@ -40,20 +40,20 @@ def spoken(engine: Engine, text: str, **more: Any) -> Codes:
     return heard(say(engine, text, **more))[1].codes
 
 
-def welcoming(engine: Engine) -> None:
-    """Lets everybody in who finds a slot, however slow this machine is just now."""
+def admit_all(engine: Engine) -> None:
+    """Admits every stream with a free slot, regardless of the speed of this machine."""
     engine._loop._admission.fits = lambda stream: True  # type: ignore[method-assign]
 
 
 def guided_step(strength: float, seed: int, count: int) -> list[list[int]]:
-    """A guided stream straight from the step: ``[codes ..]`` of every frame."""
+    """Runs the step with guidance; returns the codes of every frame."""
     drama = shared_drama()
     prompt = drama.prompts.build(DIRECTED)
-    twin = drama.prompts.unconditional(prompt, DIRECTED)
-    assert twin is not None
+    unconditional = drama.prompts.unconditional(prompt, DIRECTED)
+    assert unconditional is not None
     slots = Slots(drama.model, 2)
     slots.prefill(0, torch.from_numpy(prompt.rows))
-    slots.prefill(1, torch.from_numpy(twin.rows))
+    slots.prefill(1, torch.from_numpy(unconditional.rows))
     slots.step.configure(0, drama.sampling, seed, guidance=strength)
     return [frame[1:] for frame in slots.frames(0, count)]
 
@@ -61,7 +61,7 @@ def guided_step(strength: float, seed: int, count: int) -> list[list[int]]:
 # Guidance.
 
 
-def test_guidance_is_that_of_the_step_on_both_prompts() -> None:
+def test_guidance_equals_the_step_on_both_prompts() -> None:
     with running(shared_drama()) as engine:
         for strength in (0.5, 4):
             codes = spoken(engine, DIRECTED, seed=5, guidance=strength, max_frames=12)
@@ -71,7 +71,7 @@ def test_guidance_is_that_of_the_step_on_both_prompts() -> None:
         assert not np.array_equal(codes, spoken(engine, DIRECTED, seed=5, max_frames=12))
 
 
-def test_guidance_0_is_no_guidance() -> None:
+def test_guidance_0_is_off() -> None:
     with running(shared_drama()) as engine:
         plain = spoken(engine, DIRECTED)
         assert np.array_equal(spoken(engine, DIRECTED, guidance=0), plain)
@@ -79,7 +79,7 @@ def test_guidance_0_is_no_guidance() -> None:
         assert engine._loop.maker.last_batch == 1
 
 
-def test_guidance_of_a_text_without_directions_is_no_guidance() -> None:
+def test_guidance_has_no_effect_without_directions() -> None:
     with running(shared_drama()) as engine:
         scene = [(DIRECTED, np.ones((3, 9), dtype=np.int64))]  # whatever was said before
         for history in ([], scene):
@@ -89,7 +89,7 @@ def test_guidance_of_a_text_without_directions_is_no_guidance() -> None:
             assert engine._loop.maker.last_batch == 1
 
 
-def test_a_voice_without_directions_tells_once_that_guidance_changes_nothing(
+def test_a_voice_without_directions_warns_once_that_guidance_has_no_effect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     drama = new_drama()
@@ -114,7 +114,7 @@ def test_any_direction_can_be_guided(text: str) -> None:
         assert engine._loop.maker.last_batch == 2
 
 
-def test_guided_and_plain_streams_share_a_batch_and_do_not_mind() -> None:
+def test_streams_with_and_without_guidance_share_a_batch() -> None:
     orders = [
         {"text": DIRECTED, "guidance": 3.0, "seed": 1},
         {"text": PLAIN, "seed": 2},
@@ -122,7 +122,7 @@ def test_guided_and_plain_streams_share_a_batch_and_do_not_mind() -> None:
         {"text": "Something else is said here.", "seed": 4},
     ]
     with running(shared_drama(), guidance_rows=2) as engine:
-        welcoming(engine)
+        admit_all(engine)
         alone = [spoken(engine, **order, max_frames=150) for order in orders]  # type: ignore[arg-type]
         frames = Frames(engine)
         frames.hold()
@@ -138,10 +138,10 @@ def test_guided_and_plain_streams_share_a_batch_and_do_not_mind() -> None:
         assert engine._loop.slots.taken == 0
 
 
-def test_a_stream_makes_way_for_a_guided_one_in_mid_speech() -> None:
+def test_a_running_stream_is_moved_to_make_a_pair_of_slots() -> None:
     """Two slots are free, but apart: a plain stream moves while it speaks."""
     with running(shared_drama()) as engine:
-        welcoming(engine)
+        admit_all(engine)
         expected = [spoken(engine, PLAIN, seed=n, max_frames=150) for n in range(4)]
         guided = spoken(engine, DIRECTED, seed=9, guidance=2, max_frames=150)
         frames = Frames(engine)
@@ -173,9 +173,9 @@ def test_a_stream_makes_way_for_a_guided_one_in_mid_speech() -> None:
             assert np.array_equal(codes_of(speech), codes)
 
 
-def test_a_guided_stream_waits_for_two_slots() -> None:
+def test_a_stream_with_guidance_waits_for_two_slots() -> None:
     with running(shared_drama(), max_streams=2) as engine:
-        welcoming(engine)
+        admit_all(engine)
         expected = spoken(engine, DIRECTED, guidance=2, max_frames=12)
         frames = Frames(engine)
         frames.hold()
@@ -190,7 +190,7 @@ def test_a_guided_stream_waits_for_two_slots() -> None:
         assert first.result(WAIT).codes.shape == behind.result(WAIT).codes.shape == (3, 12)
 
 
-def test_without_room_for_a_second_row_guidance_is_refused_with_the_remedy() -> None:
+def test_without_a_second_row_guidance_is_refused_with_a_hint() -> None:
     with running(shared_drama(), max_streams=1) as engine:
         with pytest.raises(RequestError, match=r"set guidance_rows = 1 \(or max_streams = 2\)"):
             say(engine, DIRECTED, guidance=2)
@@ -206,10 +206,10 @@ def test_guidance_out_of_bounds_is_refused(guidance: Any) -> None:
         say(engine, DIRECTED, guidance=guidance)
 
 
-def test_only_the_pieces_with_directions_take_a_second_row() -> None:
+def test_only_segments_with_directions_use_a_second_row() -> None:
     drama = ending_drama()
     with running(drama) as engine:
-        whole = heard(say(engine, TWO_PIECES, guidance=2, max_frames=None))[1]
+        whole = heard(say(engine, TWO_SEGMENTS, guidance=2, max_frames=None))[1]
         assert len(whole.segments) == 2
         assert "[sad]" not in whole.segments[1][0]
         second = whole.segments[1][1]
@@ -228,10 +228,10 @@ def test_only_the_pieces_with_directions_take_a_second_row() -> None:
     assert whole.codes[:, second:].T.tolist() == [frame[1:] for frame in step.frames(0, count)]
 
 
-def test_a_direction_that_comes_late_finds_its_second_row() -> None:
+def test_a_late_direction_gets_a_second_row() -> None:
     """The first piece is plain, so the stream begins in one slot and must change to two."""
     with running(shared_drama(), max_streams=3) as engine:
-        welcoming(engine)
+        admit_all(engine)
         neighbour = say(engine, PLAIN, seed=7, max_frames=60)
         speech = engine.open(SpeechRequest("Hello there. ", False, seed=1, guidance=3.0))
         speech.push_text("[angry] Go away! ")
@@ -243,7 +243,7 @@ def test_a_direction_that_comes_late_finds_its_second_row() -> None:
         assert engine._loop.slots.taken == 0
 
 
-def test_a_guided_stream_is_cancelled_whole() -> None:
+def test_cancel_frees_both_rows() -> None:
     with running(shared_drama()) as engine:
         frames = Frames(engine)
         frames.hold()
@@ -258,7 +258,7 @@ def test_a_guided_stream_is_cancelled_whole() -> None:
         assert spoken(engine, PLAIN).shape == (3, 8)
 
 
-def test_nan_in_the_undirected_row_ends_that_stream_and_leaves_nothing() -> None:
+def test_nan_in_the_unconditional_row_ends_that_stream_and_is_cleared() -> None:
     with running(new_drama()) as engine:
         expected = spoken(engine, DIRECTED, guidance=2)
         frames = Frames(engine)
@@ -277,7 +277,7 @@ def test_nan_in_the_undirected_row_ends_that_stream_and_leaves_nothing() -> None
         assert np.array_equal(spoken(engine, DIRECTED, guidance=2), expected)
 
 
-def test_the_voice_is_read_once_for_both_rows_and_for_plain_streams() -> None:
+def test_the_voice_is_prefilled_once_for_all_rows() -> None:
     with running(shared_drama()) as engine:
         voice = {"references": [("Hm.", np.full((3, 40), 5))]}
         spoken(engine, PLAIN, **voice)
@@ -298,7 +298,7 @@ def vector(layer: int = 0, scale: float = 1.0) -> Steering:
     return Steering(f"glad-{layer}", layer, numbers, drama.steering.fingerprint)
 
 
-def test_steering_changes_the_take_and_strength_0_nothing() -> None:
+def test_steering_changes_the_codes_and_strength_0_does_not() -> None:
     voice = {"references": [("Hm.", np.full((3, 40), 5))]}
     with running(shared_drama()) as engine:
         plain = spoken(engine, PLAIN, **voice)
@@ -306,14 +306,14 @@ def test_steering_changes_the_take_and_strength_0_nothing() -> None:
         assert np.array_equal(off, plain)
         steered = spoken(engine, PLAIN, steering=[(vector(0), 3), (vector(1), -1)], **voice)
         assert not np.array_equal(steered, plain)
-        # The voice that was kept knows nothing of it.
+        # The cached voice is unaffected.
         assert np.array_equal(spoken(engine, PLAIN, **voice), plain)
         again = spoken(engine, PLAIN, steering=[(vector(0), 3), (vector(1), -1)], **voice)
         assert np.array_equal(again, steered)
 
 
-def test_steering_moves_only_the_rows_of_the_text() -> None:
-    """What the engine reads is what the model reads with the push on those rows."""
+def test_steering_changes_only_the_rows_of_the_text() -> None:
+    """The engine's prefill equals the model's with the hook on those rows."""
     drama = shared_drama()
     push = drama.steering.combine([(vector(), 2.0)])
     assert push is not None
@@ -346,7 +346,7 @@ def test_steering_and_guidance_work_together() -> None:
 
 
 @pytest.mark.parametrize("steering", [[("nobody", 1.0)], [("../x", 1.0)], "glad", [("a",)]])
-def test_steering_that_cannot_be_is_refused_at_once(steering: Any) -> None:
+def test_invalid_steering_is_refused_immediately(steering: Any) -> None:
     with running(shared_drama()) as engine, pytest.raises(RequestError, match="steering"):
         say(engine, PLAIN, steering=steering)
 
@@ -354,7 +354,7 @@ def test_steering_that_cannot_be_is_refused_at_once(steering: Any) -> None:
 # Earlier takes.
 
 
-def test_a_kept_take_goes_on_as_in_the_same_process() -> None:
+def test_a_stored_take_continues_like_one_in_memory() -> None:
     drama = ending_drama()
     first = drama.generate("[calm] Who is there?", seed=3)
     assert first.complete
@@ -376,7 +376,7 @@ def test_a_kept_take_goes_on_as_in_the_same_process() -> None:
     assert np.array_equal(edit.codes, again.codes)
 
 
-def test_a_stream_gives_its_take_too() -> None:
+def test_a_stream_returns_its_take() -> None:
     with running(shared_drama()) as engine:
         _, summary = heard(say(engine, DIRECTED, seed=3))
         kept = takes.load_take(summary.take(), shared_drama().config)
@@ -394,7 +394,7 @@ def test_history_comes_before_previous_takes() -> None:
         assert not np.array_equal(other, both)
 
 
-def test_a_take_that_is_text_alone_is_spoken_first() -> None:
+def test_a_take_of_text_alone_is_spoken_first() -> None:
     drama = ending_drama()
     first = drama.generate("Who is there?", seed=5)
     second = drama.generate("It is me.", seed=5, previous_takes=[first])
@@ -409,11 +409,11 @@ def test_a_take_that_is_text_alone_is_spoken_first() -> None:
     assert np.array_equal(drama.generate(PLAIN, seed=5, previous_takes=given).codes, last.codes)
 
 
-def test_a_take_that_is_audio_is_encoded(nano: Any) -> None:
+def test_a_take_of_audio_is_encoded(nano: Any) -> None:
     drama = new_drama()
     audio = np.sin(np.arange(20_000, dtype=np.float32) / 20)
     if not drama.codec.has_encoder:
-        with pytest.raises(RequestError, match="no encode half"):
+        with pytest.raises(RequestError, match="no encoder"):
             drama.generate(PLAIN, seed=1, previous_takes=[("Hm.", (audio, 44_100))])
         return
     codes = drama.encode(audio, 44_100)
@@ -422,7 +422,7 @@ def test_a_take_that_is_audio_is_encoded(nano: Any) -> None:
     assert np.array_equal(found.codes, expected.codes)
 
 
-def test_a_take_with_nothing_to_speak_fails_that_stream_alone() -> None:
+def test_a_take_without_speakable_text_fails_only_that_stream() -> None:
     with running(ending_drama()) as engine:
         beside = say(engine, PLAIN)
         speech = say(engine, PLAIN, previous_takes=[("...", None)])
@@ -432,7 +432,7 @@ def test_a_take_with_nothing_to_speak_fails_that_stream_alone() -> None:
         until(lambda: not engine._loop.open_streams())
 
 
-def test_cancelling_stops_the_take_that_is_spoken_first() -> None:
+def test_cancel_also_stops_the_take_spoken_first() -> None:
     with running(shared_drama()) as engine:
         frames = Frames(engine)
         frames.hold()
@@ -469,7 +469,7 @@ def test_takes_spoken_first_do_not_count_as_clients() -> None:
         [("a", None)] * 65,
     ],
 )
-def test_takes_that_cannot_be_are_refused(previous: Any) -> None:
+def test_invalid_takes_are_refused(previous: Any) -> None:
     with running(shared_drama()) as engine, pytest.raises(RequestError):
         heard(say(engine, PLAIN, previous_takes=previous))
 
@@ -498,7 +498,7 @@ def test_codes_alone_are_the_codes_of_the_audio() -> None:
     with running(shared_drama(), lead_limit=0.2) as engine:
         expected = spoken(engine, PLAIN, max_frames=60)
         speech = say(engine, PLAIN, max_frames=60, audio=False)
-        assert np.array_equal(codes_of(speech), expected)  # nobody listened, nothing paused
+        assert np.array_equal(codes_of(speech), expected)  # unread, but not paused
         assert list(speech) == []
         assert speech.result(0).delivered == 0
 
@@ -524,7 +524,7 @@ def test_the_best_take_is_kept() -> None:
 
 def test_takes_are_made_in_one_batch() -> None:
     drama = new_drama()
-    welcoming(drama.engine)
+    admit_all(drama.engine)
     frames = Frames(drama.engine)
     ranking = drama.best_of(PLAIN, 3, seed=1, max_frames=30)
     assert len(ranking.takes) == 3
@@ -532,7 +532,7 @@ def test_takes_are_made_in_one_batch() -> None:
     drama.close()
 
 
-def test_one_that_fails_stops_the_others() -> None:
+def test_a_failed_take_stops_the_others() -> None:
     drama = new_drama()
     with pytest.raises(RequestError, match="shape"):
         drama.best_of(PLAIN, 3, history=[("Hi.", np.zeros((2, 4), int))])
@@ -543,7 +543,7 @@ def test_one_that_fails_stops_the_others() -> None:
     drama.close()
 
 
-def test_a_take_is_a_take() -> None:
+def test_the_best_take_is_a_take() -> None:
     take = ending_drama().best_of(DIRECTED, 2, guidance=1.0, seed=3).best
     assert isinstance(take, Take)
     assert takes.load_take(take.artefact(), ending_drama().config).text == DIRECTED

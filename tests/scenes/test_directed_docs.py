@@ -1,4 +1,4 @@
-"""docs/directed.md: its code runs as pasted, its commands and fields exist."""
+"""docs/directed.md: its code and commands run as written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rt_drama3.cli.main import app
-from rt_drama3.scenes.takes import FAMILY, LARGEST_ARTEFACT, SCHEMA
+from rt_drama3.scenes.takes import FAMILY, MAX_ARTEFACT, SCHEMA
 from tests.server.tools import serving
 from tests.small import ending_drama, small_directory
 
@@ -22,8 +22,8 @@ TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"<!-- python: (\w+) -->\n\n```python\n(.*?)```", TEXT, re.DOTALL))
 
 
-def here(code: str) -> str:
-    """The same for a small checkpoint instead of the real one."""
+def adapted(code: str) -> str:
+    """The same code for a small checkpoint instead of the full one."""
     code = code.replace("fishaudio/drama-3", str(small_directory()))
     return re.sub(r"(layer[ =])24", r"\g<1>1", code)
 
@@ -34,12 +34,12 @@ def test_the_code_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
-    exec(compile(here(BLOCKS[name]), str(PAGE), "exec"), {})
+    exec(compile(adapted(BLOCKS[name]), str(PAGE), "exec"), {})
 
 
-def test_every_block_of_python_is_run() -> None:
+def test_every_python_block_is_run() -> None:
     assert len(BLOCKS) == 4
-    assert TEXT.count("```python") == len(BLOCKS) + 1  # one is a client's
+    assert TEXT.count("```python") == len(BLOCKS) + 1  # the other is for a client
 
 
 @pytest.mark.slow
@@ -51,14 +51,14 @@ def test_a_client_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_curl_gets_a_take(tmp_path: Path) -> None:
     found = re.search(r"^curl .*$", TEXT, re.MULTILINE)
     assert found
     with serving(ending_drama(), tmp_path) as place:
         line = found[0].replace("8035", str(place.port))
-        said = subprocess.run(line, shell=True, capture_output=True, timeout=60, check=True)
-    assert json.loads(said.stdout)["take"]["family"] == FAMILY
+        result = subprocess.run(line, shell=True, capture_output=True, timeout=60, check=True)
+    assert json.loads(result.stdout)["take"]["family"] == FAMILY
 
 
 @pytest.mark.slow
@@ -70,19 +70,19 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL):
         for line in block.splitlines():
             if line.startswith("curl"):
-                continue  # below
+                continue  # has its own test
             if line.startswith("printf"):
                 lines, _, target = line.removeprefix("printf ").rpartition(" > ")
                 Path(target).write_text(lines.strip("'").replace("\\n", "\n"))
                 continue
-            _, *arguments = shlex.split(here(line))
+            _, *arguments = shlex.split(adapted(line))
             result = CliRunner().invoke(app, arguments)
             assert result.exit_code == 0, (line, result.output, result.exception)
             count += 1
     assert count == 8
 
 
-def test_the_artefact_is_one() -> None:
+def test_the_artefact_in_the_page_is_valid() -> None:
     shown = json.loads(re.search(r"```json\n(.*?)```", TEXT, re.DOTALL)[1])  # type: ignore[index]
     assert (shown["family"], shown["schema"]) == (FAMILY, SCHEMA)
-    assert f"more than {LARGEST_ARTEFACT >> 20} MiB" in TEXT
+    assert f"larger than {MAX_ARTEFACT >> 20} MiB" in TEXT

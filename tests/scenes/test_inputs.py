@@ -1,4 +1,4 @@
-"""References and earlier takes in every form that callers may give them."""
+"""References, earlier takes and guidance in every accepted form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_guidance(given: Any, strength: float) -> None:
 
 @pytest.mark.parametrize("given", [-1, 20.1, float("nan"), float("inf"), "4", True, [4]])
 def test_guidance_out_of_bounds(given: Any) -> None:
-    with pytest.raises(RequestError, match=r"guidance is .*from 0 \(off\) to 20"):
+    with pytest.raises(RequestError, match=r"guidance is .*use 0 \(off\) to 20"):
         check_guidance(given)
 
 
@@ -57,7 +57,7 @@ def test_every_speaker_has_a_tag(speaker: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ("a.wav", "is a str"),
         (("a",), "is a tuple"),
@@ -67,16 +67,16 @@ def test_every_speaker_has_a_tag(speaker: int) -> None:
         ({"audio": "a.wav"}, "must be a string"),
         ({"text": " ", "audio": "a.wav"}, "is empty"),
         ({"text": "Hi.", "audio": "a.wav", "Speaker": 1}, "'Speaker' is unknown"),
-        ({"text": "Hi.", "audio": "a.wav", "speaker": 16}, "speaker is 16; 0 to 15"),
+        ({"text": "Hi.", "audio": "a.wav", "speaker": 16}, "speaker is 16; use 0 to 15"),
         ({"text": "Hi.", "audio": "a.wav", "speaker": -1}, "speaker is -1"),
-        ({"text": "Hi.", "audio": "a.wav", "speaker": "1"}, "a whole number"),
-        ({"text": "Hi.", "audio": "a.wav", "speaker": True}, "a whole number"),
+        ({"text": "Hi.", "audio": "a.wav", "speaker": "1"}, "use a whole number"),
+        ({"text": "Hi.", "audio": "a.wav", "speaker": True}, "use a whole number"),
         ({"text": "<|speaker:2|> Hi.", "audio": "a.wav", "speaker": 1}, "another speaker's tag"),
         ({"text": "<|speaker:12|> Hi.", "audio": "a.wav", "speaker": 1}, "another speaker's tag"),
     ],
 )
-def test_references_that_cannot_be(entry: Any, said: str) -> None:
-    with pytest.raises(RequestError, match=f"entry 2 of references.*{said}"):
+def test_invalid_references_are_refused(entry: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=f"entry 2 of references.*{message}"):
         read_references([("One.", "a.wav"), entry])
 
 
@@ -107,7 +107,7 @@ def test_previous_takes_in_every_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ("Hi.", "is a str"),
         (3, "is a int"),
@@ -122,19 +122,19 @@ def test_previous_takes_in_every_form() -> None:
         ({"text": "a", "codes": GRID, "family": "fish_drama3"}, "schema is None"),
     ],
 )
-def test_previous_takes_that_cannot_be(entry: Any, said: str) -> None:
-    with pytest.raises(RequestError, match=f"entry 2 of previous_takes.*{said}"):
+def test_invalid_previous_takes_are_refused(entry: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=f"entry 2 of previous_takes.*{message}"):
         read_previous_takes([("One.", GRID), entry])
 
 
 @pytest.mark.parametrize("entries", ["One.", {"text": "a"}, 3, None, b"a"])
-def test_only_a_list_is_a_list(entries: Any) -> None:
-    with pytest.raises(RequestError, match=r"previous_takes is .*a list is needed"):
+def test_other_types_than_lists_are_refused(entries: Any) -> None:
+    with pytest.raises(RequestError, match=r"previous_takes is .*use a list"):
         read_previous_takes(entries)
-    with pytest.raises(RequestError, match=r"references is .*a list is needed"):
+    with pytest.raises(RequestError, match=r"references is .*use a list"):
         read_references(entries)
 
 
-def test_takes_are_bounded() -> None:
-    with pytest.raises(RequestError, match="65 previous takes"):
+def test_the_number_of_takes_is_limited() -> None:
+    with pytest.raises(RequestError, match="65 previous takes are over the limit of 64"):
         read_previous_takes([("a", None)] * 65)

@@ -1,4 +1,4 @@
-"""Steering vectors: measured, kept, refused for another model, added to the text's rows alone."""
+"""Steering vectors: measuring, files, checks, and their effect on the rows of the text."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def vector(store: SteeringStore, name: str = "glad", layer: int = 0, seed: int =
 def outputs(
     drama: Drama3,
     rows: Tensor,
-    push: SteeringVectors | None = None,
+    vectors: SteeringVectors | None = None,
     text_rows: tuple[int, int] = (0, 0),
 ) -> list[Tensor]:
-    """What every layer puts out for a prompt, ``[T, dim]`` each."""
+    """The output of every layer for a prompt, ``[T, dim]`` each."""
     seen: dict[int, list[Tensor]] = {}
-    moves = push.hook(text_rows) if push else None
+    moves = vectors.hook(text_rows) if vectors else None
 
     def hook(layer: int, start: int, x: Tensor) -> Tensor:
         if moves is not None:
@@ -67,7 +67,7 @@ def outputs(
 # The model.
 
 
-def test_a_model_is_known_by_its_weights_whatever_it_is_loaded_in() -> None:
+def test_the_fingerprint_of_a_model_does_not_depend_on_the_dtype() -> None:
     prints = {
         (seed, dtype): fingerprint(
             rt_drama3.load(small_directory(seed), device="cpu", dtype=dtype).model
@@ -80,7 +80,7 @@ def test_a_model_is_known_by_its_weights_whatever_it_is_loaded_in() -> None:
     assert prints[0, "float32"] != prints[1, "float32"]
 
 
-def test_one_changed_matrix_makes_another_model() -> None:
+def test_a_changed_matrix_changes_the_fingerprint() -> None:
     drama = rt_drama3.load(small_directory(), device="cpu", dtype="float32")
     before = fingerprint(drama.model)
     with torch.no_grad():
@@ -97,14 +97,16 @@ def test_a_vector_is_the_mean_difference_on_the_shared_tokens(direct: str, layer
     drama = shared_drama()
     builder = drama.prompts
     tag = "<|speaker:0|> "
-    shift = len(direct) + (0 if direct == "<whisper>" else 1)  # how far the text stands behind it
+    shift = len(direct) + (
+        0 if direct == "<whisper>" else 1
+    )  # of the text, relative to the plain one
     differences = []
     for text in TEXTS:
-        told = directed(text, direct)
-        assert strip_directions(told) == text
+        tagged = directed(text, direct)
+        assert strip_directions(tagged) == text
         hidden, first, offsets, ids = [], [], [], []
-        for said in (told, text):
-            prompt, tokens = builder.build(said), builder.tokenizer.encode(tag + said)
+        for variant in (tagged, text):
+            prompt, tokens = builder.build(variant), builder.tokenizer.encode(tag + variant)
             hidden.append(outputs(drama, torch.from_numpy(prompt.rows))[layer].double())
             first.append(prompt.text_rows[0])
             offsets.append(tokens.offsets)
@@ -122,7 +124,7 @@ def test_a_vector_is_the_mean_difference_on_the_shared_tokens(direct: str, layer
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_a_longer_prompt_than_one_block_is_measured_whole() -> None:
+def test_a_prompt_of_several_prefill_chunks_is_measured() -> None:
     drama = shared_drama()
     long = "and so on, " * 60
     found = measure(drama.model, drama.prompts, "[calm]", [long + "well."], 1)
@@ -131,48 +133,48 @@ def test_a_longer_prompt_than_one_block_is_measured_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"layer": LAYERS}, f"this model has layers 0 to {LAYERS - 1}"),
         ({"layer": -1}, "layer is -1"),
         ({"texts": []}, "0 texts were given"),
-        ({"texts": ["a [b] c"]}, "text 1 has directions of its own"),
+        ({"texts": ["a [b] c"]}, "text 1 already has directions"),
         ({"texts": ["fine here", ""]}, "text 2 is empty"),
-        ({"direct": "excited"}, "no direction; write it as"),
-        ({"direct": ""}, "no direction"),
-        ({"direct": "[a] b"}, "no direction"),
-        ({"direct": "</whisper>"}, "no direction"),
-        ({"direct": "[open"}, "no direction"),
+        ({"direct": "excited"}, "not a direction; write it as"),
+        ({"direct": ""}, "not a direction"),
+        ({"direct": "[a] b"}, "not a direction"),
+        ({"direct": "</whisper>"}, "not a direction"),
+        ({"direct": "[open"}, "not a direction"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(change: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_measured_is_refused(change: dict[str, Any], message: str) -> None:
     drama = shared_drama()
     whole = {"direct": "[excited]", "texts": TEXTS, "layer": 0, **change}
-    with pytest.raises(RequestError, match=said.replace("[", r"\[")):
+    with pytest.raises(RequestError, match=message.replace("[", r"\[")):
         measure(drama.model, drama.prompts, **whole)
 
 
-def test_a_checkpoint_that_reads_no_directions_has_nothing_to_measure(nano: Drama3) -> None:
-    deaf = PromptBuilder(nano.prompts.tokenizer, nano.config, reads_directions=False)
-    with pytest.raises(RequestError, match="taught no directions"):
-        measure(nano.model, deaf, "[glad]", TEXTS, 0)
+def test_a_model_without_directions_cannot_be_measured(nano: Drama3) -> None:
+    builder = PromptBuilder(nano.prompts.tokenizer, nano.config, reads_directions=False)
+    with pytest.raises(RequestError, match="not trained on directions"):
+        measure(nano.model, builder, "[glad]", TEXTS, 0)
 
 
-def test_where_nothing_can_be_measured_nobody_is_told_to_measure(tmp_path: Path) -> None:
+def test_the_hint_is_not_to_measure_where_that_is_impossible(tmp_path: Path) -> None:
     drama = shared_drama()
     store = SteeringStore(drama.model, tmp_path, measurable=False)
     other = SteeringStore(shared_drama(1).model, tmp_path)
     for source in ("glad", vector(other)):
-        with pytest.raises(RequestError, match=r"none can be measured.*leave steering out") as told:
+        with pytest.raises(RequestError, match=r"none can be measured.*omit steering") as refusal:
             store.combine([(source, 1.0)])
-        assert "voice steer" not in str(told.value)
+        assert "voice steer" not in str(refusal.value)
     assert drama.steering._measurable
 
 
 # Files.
 
 
-def test_a_vector_comes_back_from_its_file(store: SteeringStore) -> None:
+def test_a_vector_survives_saving_and_loading(store: SteeringStore) -> None:
     made = store.measure(shared_drama().prompts, "glad-1", "[glad]", TEXTS, 1)
     made.save(store.path("glad-1"))
     found = store.find("glad-1")
@@ -208,12 +210,12 @@ def damaged(path: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"facts": {"format": "x"}}, "no steering vector"),
-        ({"facts": {"format": None}}, "no steering vector"),
-        ({"tensors": {"other": torch.zeros(4)}}, "no steering vector"),
-        ({"tensors": {"vector": torch.zeros(4), "more": torch.zeros(1)}}, "no steering vector"),
+        ({"facts": {"format": "x"}}, "not a steering vector"),
+        ({"facts": {"format": None}}, "not a steering vector"),
+        ({"tensors": {"other": torch.zeros(4)}}, "not a steering vector"),
+        ({"tensors": {"vector": torch.zeros(4), "more": torch.zeros(1)}}, "not a steering vector"),
         ({"facts": {"layer": "one"}}, "damaged"),
         ({"facts": {"layer": None}}, "damaged"),
         ({"facts": {"fingerprint": None}}, "damaged"),
@@ -222,10 +224,10 @@ def damaged(path: Path, **changes: Any) -> None:
         ({"tensors": {"vector": torch.tensor([0.0, float("nan")])}}, "damaged"),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = tmp_path / "glad.safetensors"
     damaged(path, **changes)
-    with pytest.raises(RequestError, match=rf"glad\.safetensors .*{said}"):
+    with pytest.raises(RequestError, match=rf"glad\.safetensors .*{message}"):
         Steering.load(path)
 
 
@@ -238,7 +240,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     huge = tmp_path / "huge.safetensors"
     with huge.open("wb") as file:
         file.truncate(100_000_000)
-    with pytest.raises(RequestError, match="more than 1 MiB"):
+    with pytest.raises(RequestError, match="over 1 MiB"):
         Steering.load(huge)
     with pytest.raises(RequestError, match="cannot read"):
         Steering.load(tmp_path / "none.safetensors")
@@ -252,13 +254,13 @@ def test_wrong_sizes_are_refused_even_with_the_right_fingerprint(store: Steering
 
 
 @pytest.mark.parametrize("name", ["", "../glad", "a/b", "a.b", "-a", "x" * 65, "é", "a\n", "a b"])
-def test_no_name_is_a_path(store: SteeringStore, name: str) -> None:
+def test_names_are_not_paths(store: SteeringStore, name: str) -> None:
     for use in (store.path, store.find):
-        with pytest.raises(RequestError, match="cannot be"):
+        with pytest.raises(RequestError, match="invalid steering name"):
             use(name)
 
 
-def test_an_unknown_name_tells_how_to_make_it(store: SteeringStore) -> None:
+def test_the_error_for_an_unknown_name_has_the_command_that_makes_it(store: SteeringStore) -> None:
     for strength in (1.0, 0.0):
         with pytest.raises(RequestError, match="no steering vector 'glad'; make it with"):
             store.combine([("glad", strength)])
@@ -281,36 +283,36 @@ def test_an_unknown_name_tells_how_to_make_it(store: SteeringStore) -> None:
         [(3, 1.0)],
     ],
 )
-def test_what_is_no_pair_is_refused(store: SteeringStore, entries: Any) -> None:
+def test_invalid_pairs_are_refused(store: SteeringStore, entries: Any) -> None:
     with pytest.raises(RequestError, match="steering"):
         store.combine(entries)
 
 
-# Pushing.
+# Adding.
 
 
-def test_nothing_and_strength_0_are_off(store: SteeringStore) -> None:
+def test_no_vectors_and_strength_0_are_off(store: SteeringStore) -> None:
     assert store.combine([]) is None
     assert store.combine([(vector(store), 0), (vector(store, layer=1), 0.0)]) is None
 
 
 @pytest.mark.parametrize("layer", range(LAYERS))
 @pytest.mark.parametrize("strength", [1.0, -2.5, 0.01])
-def test_the_rows_of_the_text_move_by_exactly_the_vector(
+def test_the_rows_of_the_text_change_by_exactly_the_vector(
     store: SteeringStore, layer: int, strength: float
 ) -> None:
     drama = shared_drama()
     codes = np.zeros((drama.config.num_codebooks, 9), dtype=np.int64)
     prompt = drama.prompts.build("Leave the house.", [("Ho.", codes)], [("Before.", codes)])
     rows, (first, last) = torch.from_numpy(prompt.rows), prompt.text_rows
-    assert first > 32  # behind the first blocks
+    assert first > 32  # after the first prefill chunks
     made = vector(store, layer=layer)
-    push = store.combine([(made, strength)])
-    assert push is not None
-    plain, moved = outputs(drama, rows), outputs(drama, rows, push, prompt.text_rows)
+    vectors = store.combine([(made, strength)])
+    assert vectors is not None
+    plain, moved = outputs(drama, rows), outputs(drama, rows, vectors, prompt.text_rows)
     step = (strength * made.vector.double()).float()
     assert torch.equal(moved[layer][first:last], plain[layer][first:last] + step)
-    # The layer's other rows and everything below do not move at all.
+    # The layer's other rows and the layers below do not change.
     assert torch.equal(moved[layer][:first], plain[layer][:first])
     assert torch.equal(moved[layer][last:], plain[layer][last:])
     for below in range(layer):
@@ -322,24 +324,24 @@ def test_the_rows_of_the_text_move_by_exactly_the_vector(
 
 def test_vectors_add_up(store: SteeringStore) -> None:
     one, two, other = (vector(store, layer=n // 2, seed=n) for n in range(3))
-    push = store.combine([(one, 2.0), (two, -0.5), (other, 1)])
-    assert push is not None
-    assert set(push.vectors) == {0, 1}
+    vectors = store.combine([(one, 2.0), (two, -0.5), (other, 1)])
+    assert vectors is not None
+    assert set(vectors.vectors) == {0, 1}
     both = 2 * one.vector.double() - 0.5 * two.vector.double()
-    assert torch.equal(push.vectors[0], both.float())
-    assert torch.equal(push.vectors[1], other.vector)
+    assert torch.equal(vectors.vectors[0], both.float())
+    assert torch.equal(vectors.vectors[1], other.vector)
 
 
-def test_a_push_changes_what_is_said(store: SteeringStore) -> None:
+def test_steering_changes_the_codes(store: SteeringStore) -> None:
     drama = shared_drama()
     prompt = drama.prompts.build("Leave the house.")
     rows = torch.from_numpy(prompt.rows)
     takes = []
     for strength in (0.0, 0.0, 4.0):
-        push = store.combine([(vector(store), strength)])
+        vectors = store.combine([(vector(store), strength)])
         slots = Slots(drama.model, 1)
         slots.step.state.reset(0)
-        hook = push.hook(prompt.text_rows) if push else None
+        hook = vectors.hook(prompt.text_rows) if vectors else None
         with torch.inference_mode():
             drama.model.prefill(rows, slots.step.state, 0, hook=hook)
         slots.rows[0] = len(rows)
@@ -348,6 +350,6 @@ def test_a_push_changes_what_is_said(store: SteeringStore) -> None:
     assert takes[0] == takes[1] != takes[2]
 
 
-def test_a_direction_that_the_voice_reads_past_cannot_be_measured(nano: Drama3) -> None:
+def test_a_direction_without_effect_cannot_be_measured(nano: Drama3) -> None:
     with pytest.raises(RequestError, match=r"\[excited\] makes no difference"):
         measure(nano.model, nano.prompts, "[excited]", TEXTS, 1)

@@ -1,4 +1,4 @@
-"""Takes as artefacts: what is written comes back, and what cannot be used is refused by name."""
+"""Takes as artefacts: round trips, and errors that name the file and the entry."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def refused(value: object, config: Any = CONFIG) -> str:
     data = value if isinstance(value, bytes | str) else json.dumps(value)
     with pytest.raises(RequestError) as failure:
         load_takes(data, config, "scene.json")
-    said = str(failure.value)
-    assert "scene.json" in said
-    assert len(said) < 400
-    return said
+    message = str(failure.value)
+    assert "scene.json" in message
+    assert len(message) < 400
+    return message
 
 
-def test_an_artefact_names_its_family_and_schema() -> None:
+def test_an_artefact_contains_its_family_and_schema() -> None:
     data = dump_take("Héllo [laughs].", GRID, seed=7)
     assert json.loads(data.decode("utf-8")) == {
         "family": "fish_drama3",
@@ -62,7 +62,7 @@ def test_an_artefact_names_its_family_and_schema() -> None:
     frames=st.integers(1, 30),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_what_is_written_comes_back(text: str, frames: int, seed: int) -> None:
+def test_round_trip(text: str, frames: int, seed: int) -> None:
     codes = np.random.default_rng(seed).integers(0, LAST + 1, (BOOKS, frames))
     take = load_take(dump_take(text, codes), CONFIG)
     assert take.text == text
@@ -85,22 +85,25 @@ def test_a_file_holds_a_list_or_a_single_take(tmp_path: Path) -> None:
     assert third.codes is third.audio is None
 
 
-def test_without_marks_an_entry_is_taken_at_its_word() -> None:
+def test_family_and_schema_may_be_omitted() -> None:
     entry = artefact(family=..., schema=...)
     (take,) = load_takes(json.dumps(entry), CONFIG)
     assert np.array_equal(take.codes, GRID)
 
 
-def test_an_unknown_fact_is_passed_over() -> None:
+def test_additional_values_are_ignored() -> None:
     load_takes(json.dumps(artefact(mood={"of": ["the", "day"]})), CONFIG)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"family": "fish_s2"}, "family is 'fish_s2', but only 'fish_drama3'"),
+        ({"family": "fish_s2"}, "family is 'fish_s2', but only 'fish_drama3' is supported"),
         ({"family": ...}, "family is None"),
-        ({"schema": "drama3_take_v2"}, "schema is 'drama3_take_v2', but only 'drama3_take_v1'"),
+        (
+            {"schema": "drama3_take_v2"},
+            "schema is 'drama3_take_v2', but only 'drama3_take_v1' is supported",
+        ),
         ({"schema": 1}, "schema is 1"),
         ({"family": "x" * 10_000}, "family is 'xxx"),
         ({"text": ...}, "must be a string"),
@@ -112,37 +115,37 @@ def test_an_unknown_fact_is_passed_over() -> None:
         ({"codes": []}, "has 0 rows"),
         ({"codes": [[]] * BOOKS}, "0 to 0 frames"),
         ({"codes": [[1, 2]] * (BOOKS - 1) + [[1]]}, "1 to 2 frames"),
-        ({"codes": {"a": 1}}, "no list of"),
-        ({"codes": [1] * BOOKS}, "no list of"),
-        ({"codes": "AAAA"}, "no list of"),
+        ({"codes": {"a": 1}}, "not a list of"),
+        ({"codes": [1] * BOOKS}, "not a list of"),
+        ({"codes": "AAAA"}, "not a list of"),
         ({"codes": [[LAST + 1]] * BOOKS}, f"is {LAST + 1}, but this checkpoint's codes run from 0"),
         ({"codes": [[-1]] * BOOKS}, "is -1"),
-        ({"codes": [[1.0]] * BOOKS}, "is 1.0; a whole number"),
-        ({"codes": [[True]] * BOOKS}, "is True; a whole number"),
-        ({"codes": [[None]] * BOOKS}, "is None; a whole number"),
+        ({"codes": [[1.0]] * BOOKS}, "is 1.0; use a whole number"),
+        ({"codes": [[True]] * BOOKS}, "is True; use a whole number"),
+        ({"codes": [[None]] * BOOKS}, "is None; use a whole number"),
         ({"codes": [[[1]]] * BOOKS}, "a whole number"),
         ({"codes": [[10**40]] * BOOKS}, "a whole number"),
         ({"audio": "a.wav"}, "codes and audio"),
-        ({"codes": ..., "audio": 5}, "the path of a file"),
+        ({"codes": ..., "audio": 5}, "use the path of a file"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
-    assert said in refused(artefact(**changes))
+def test_entries_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    assert message in refused(artefact(**changes))
     assert "scene.json[1]" in refused([artefact(), artefact(**changes)])
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
-        (b"", "no valid JSON"),
-        (b"{", "no valid JSON"),
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
         (b"\xff\xfe\x00", "UTF-8"),
         (b'{"text": "\xff"}', "UTF-8"),
         (b"[" * 200_000, "nested too deeply"),
         (b'{"a":' * 200_000, "nested too deeply"),
         (b'{"text": "a", "codes": [[NaN]]}', "NaN is not a number"),
         (b'{"text": "a", "codes": [[-Infinity]]}', "Infinity is not a number"),
-        (b'{"text": "a", "codes": [[' + b"9" * 10_000 + b"]]}", "no valid JSON"),
+        (b'{"text": "a", "codes": [[' + b"9" * 10_000 + b"]]}", "not valid JSON"),
         (b"null", "is a null"),
         (b"3", "is a int"),
         (b'"text"', "is a string"),
@@ -152,8 +155,8 @@ def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], said: str
     ],
     ids=lambda value: repr(value)[:24],
 )
-def test_what_is_no_artefact_is_refused(data: bytes, said: str) -> None:
-    assert said in refused(data)
+def test_data_that_is_not_an_artefact_is_refused(data: bytes, message: str) -> None:
+    assert message in refused(data)
 
 
 def test_a_huge_artefact_is_refused_before_it_is_parsed(
@@ -162,14 +165,14 @@ def test_a_huge_artefact_is_refused_before_it_is_parsed(
     monkeypatch.setattr(takes.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
     huge = tmp_path / "scene.json"
     with huge.open("wb") as file:
-        file.truncate(100_000_000)  # a hole: takes no room
-    with pytest.raises(RequestError, match="more than 16 MiB"):
+        file.truncate(100_000_000)  # sparse: needs no disk space
+    with pytest.raises(RequestError, match="limit of 16 MiB"):
         read_takes(huge, CONFIG)
-    assert "more than 16 MiB" in refused(b" " * (takes.LARGEST_ARTEFACT + 1))
+    assert "limit of 16 MiB" in refused(b" " * (takes.MAX_ARTEFACT + 1))
 
 
-def test_one_take_must_be_one_with_codes() -> None:
-    with pytest.raises(RequestError, match="one take, a JSON object"):
+def test_a_single_take_must_have_codes() -> None:
+    with pytest.raises(RequestError, match="use one take, a JSON object"):
         load_take(json.dumps([artefact()]), CONFIG)
     with pytest.raises(RequestError, match="has no codes"):
         load_take(json.dumps({"text": "a"}), CONFIG)
@@ -177,10 +180,10 @@ def test_one_take_must_be_one_with_codes() -> None:
 
 def test_a_take_of_another_checkpoint_is_refused(nano: Any) -> None:
     assert nano.config.num_codebooks != BOOKS
-    assert "codebooks. Use a take of this checkpoint" in refused(artefact(), nano.config)
+    assert "codebooks; use a take of this checkpoint" in refused(artefact(), nano.config)
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"cannot read the takes in .*none\.json"):
         read_takes(tmp_path / "none.json", CONFIG)
     with pytest.raises(RequestError, match="cannot write the take"):
@@ -188,14 +191,14 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codes", [[], [[]], [1, 2], [[0.5]], [[[1]]]])
-def test_only_a_grid_of_codes_is_written(codes: Any) -> None:
+def test_only_2d_codes_are_written(codes: Any) -> None:
     with pytest.raises(RequestError, match="the codes of a take"):
         dump_take("a", codes)
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=64) | st.text(max_size=64).map(str.encode))
-def test_any_bytes_are_a_take_or_an_error_of_ours(data: bytes) -> None:
+def test_any_bytes_are_takes_or_a_request_error(data: bytes) -> None:
     with contextlib.suppress(RequestError):
         load_takes(data, CONFIG)
 
@@ -211,7 +214,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json_is_takes_or_an_error_of_ours(value: Any) -> None:
+def test_any_json_is_takes_or_a_request_error(value: Any) -> None:
     with contextlib.suppress(RequestError):
         load_takes(json.dumps(value), CONFIG)
 

@@ -1,7 +1,7 @@
-"""What the embedded voice was taught to follow changes how fast it speaks, heard in its takes.
+"""The directions that the embedded voice was trained on change how fast it speaks.
 
-`[fast]` and `[slow]` change how many frames the same words take; guidance and steering change that
-further. Every figure is a sum over several texts with fixed seeds, so that no single draw decides.
+`[fast]` and `[slow]` change the number of frames of the same words; guidance and steering amplify
+that. Every count is a sum over several texts with fixed seeds, so that no single draw decides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def voice() -> Drama3:
 
 @cache
 def frames(drama: Drama3, direct: str = "", guidance: float = 0, slower: float = 0) -> int:
-    """Frames that all texts take together."""
+    """The number of frames of all texts."""
     steering = [(slow(drama), slower)] if slower else []
     return sum(
         drama.generate(
@@ -58,24 +58,24 @@ def test_fast_is_faster_and_slow_is_slower(voice: Drama3) -> None:
     assert frames(voice, "[fast]") < frames(voice) < frames(voice, "[slow]") / 1.15
 
 
-def test_guidance_makes_more_of_it(voice: Drama3) -> None:
+def test_guidance_amplifies_it(voice: Drama3) -> None:
     assert frames(voice, "[fast]", guidance=1) < frames(voice, "[fast]")
     assert frames(voice, "[slow]", guidance=0.5) > frames(voice, "[slow]")
 
 
-def test_steering_does_it_without_a_direction_and_makes_more_of_one(voice: Drama3) -> None:
+def test_steering_works_without_a_direction_and_amplifies_one(voice: Drama3) -> None:
     assert frames(voice, slower=4) > 1.1 * frames(voice)
     assert frames(voice, "[slow]", slower=3) > frames(voice, "[slow]")
 
 
-def test_what_was_not_taught_is_read_past(voice: Drama3) -> None:
+def test_other_directions_are_ignored(voice: Drama3) -> None:
     assert frames(voice, "[with a smile]") == frames(voice)
 
 
-def test_guidance_makes_no_twin_of_what_was_not_taught(voice: Drama3) -> None:
+def test_guidance_adds_no_unconditional_row_for_other_directions(voice: Drama3) -> None:
     """It would be the same prompt, and cost a second row."""
-    told, taught = "[with a smile] Good morning.", "[fast] Good morning."
+    unknown, trained = "[with a smile] Good morning.", "[fast] Good morning."
     prompts = voice.prompts
-    assert prompts.unconditional(prompts.build(told), told) is None
-    assert prompts.unconditional(prompts.build(taught), taught) is not None
+    assert prompts.unconditional(prompts.build(unknown), unknown) is None
+    assert prompts.unconditional(prompts.build(trained), trained) is not None
     assert frames(voice, "[with a smile]", guidance=3) == frames(voice)
