@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from rt_drama3_bench.server_process import Served
+from rt_drama3_bench.server_process import ServerProcess
 from tests.small import WAIT, small_directory, until
 
 
@@ -45,7 +45,7 @@ class Elsewhere:
 def elsewhere() -> Iterator[Elsewhere]:
     """Starts such a server, eager and on one thread, and stops it."""
     model = str(small_directory())
-    with Served(model, "eager", arguments=("--threads", "1")) as served:
+    with ServerProcess(model, "eager", arguments=("--threads", "1")) as served:
         place = Elsewhere(served.url)
         try:
             yield place

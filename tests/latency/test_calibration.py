@@ -35,7 +35,7 @@ def test_a_quiet_machine() -> None:
     assert noise.floor == pytest.approx(0.02)
 
 
-def test_noise_is_told() -> None:
+def test_noise_is_reported() -> None:
     jumpy = judge(Machine(2.0, 3.0).calibrate(), Machine(2.0).calibrate())
     assert jumpy.noisy
     assert "1.50-fold before" in jumpy.reasons[0]

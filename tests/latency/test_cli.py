@@ -74,7 +74,7 @@ def test_a_run_is_shown_written_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert again.read_text() == html.read_text()
 
 
-def test_a_place_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake(monkeypatch)
     to, nowhere = tmp_path / "run.json", tmp_path / "missing" / "page"
     runner.invoke(app, ["bench", "peer", "http://h", "--json", str(to)])
@@ -108,7 +108,7 @@ def test_compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert runner.invoke(app, ["bench", "compare", one, one, "--check"]).exit_code == 0
 
 
-def test_what_cannot_be_is_refused_before_anything_runs(
+def test_invalid_options_are_refused_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls = fake(monkeypatch)

@@ -15,11 +15,17 @@ import numpy as np
 import pytest
 
 from rt_drama3_bench import remote
-from rt_drama3_bench.dialects import Cut, FishLiveCaller, NativeCaller, PcmReader, call
+from rt_drama3_bench.dialects import (
+    FishLiveClient,
+    Interruption,
+    NativeClient,
+    PcmReader,
+    record_utterance,
+)
+from rt_drama3_bench.endpoint import Endpoint, key_of
 from rt_drama3_bench.errors import BenchError
-from rt_drama3_bench.http_dialects import HttpCaller
-from rt_drama3_bench.metrics import Utterance, measure
-from rt_drama3_bench.target import Target, key_of
+from rt_drama3_bench.http_dialects import HttpClient
+from rt_drama3_bench.metrics import Recording, measure
 from tests.latency.virtual import run
 
 RATE = 16_000
@@ -29,12 +35,12 @@ TONE = (9_000 * np.sin(np.arange(6 * FRAME) / 5)).astype("<i2")
 TONE[: FRAME + 300] = 0
 
 
-def piece(number: int) -> bytes:
+def chunk(number: int) -> bytes:
     return TONE[number * FRAME : (number + 1) * FRAME].tobytes()
 
 
 class Socket:
-    """A server behind a WebSocket: answers what it was told to, when it was told to."""
+    """A server behind a WebSocket: sends scripted answers at scripted times."""
 
     def __init__(self, answer: Callable[[Socket], Any]) -> None:
         self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -72,10 +78,10 @@ async def native(socket: Socket) -> None:
                         pass
             except TimeoutError:
                 stamps = {"prefilled": 4.0, "sampled": [7.0, 9.0], "decoded": 12.0, "sent": 12.5}
-                socket.put(type="audio", id=name, audio=piece(place), stamps=stamps)
+                socket.put(type="audio", id=name, audio=chunk(place), stamps=stamps)
                 continue
             await asyncio.sleep(0.007)
-            socket.put(type="audio", id=name, audio=piece(place))
+            socket.put(type="audio", id=name, audio=chunk(place))
             await asyncio.sleep(0.002)
             socket.put(type="cancelled", id=name)
             break
@@ -90,7 +96,7 @@ async def fish(socket: Socket) -> None:
             pass
         for place, delay in enumerate(DELAYS):
             await asyncio.sleep(delay)
-            socket.put(event="audio", audio=piece(place))
+            socket.put(event="audio", audio=chunk(place))
         await asyncio.sleep(0.005)
         socket.put(event="finish", reason="stop")
 
@@ -100,8 +106,8 @@ async def opens(answer: Callable[[Socket], Any], *_: Any, **__: Any) -> Socket:
     return Socket(answer)
 
 
-def target(dialect: str) -> Target:
-    return Target("http://localhost:1", dialect, rate=RATE)
+def endpoint(dialect: str) -> Endpoint:
+    return Endpoint("http://localhost:1", dialect, rate=RATE)
 
 
 class Writer:
@@ -126,7 +132,7 @@ class Writer:
         pass
 
 
-def chunk(data: bytes) -> bytes:
+def http_chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
@@ -134,7 +140,7 @@ async def http(reader: asyncio.StreamReader) -> None:
     reader.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     for place, delay in enumerate(DELAYS):
         await asyncio.sleep(delay)
-        reader.feed_data(chunk(piece(place)))
+        reader.feed_data(http_chunk(chunk(place)))
     await asyncio.sleep(0.005)
     reader.feed_data(b"0\r\n\r\n")
 
@@ -151,16 +157,18 @@ async def http_opens(answer: Callable[..., Any], *_: Any, **__: Any) -> Any:
 
 def caller(dialect: str) -> Any:
     if dialect == "native":
-        return NativeCaller(target(dialect), lambda *a, **k: opens(native))
+        return NativeClient(endpoint(dialect), lambda *a, **k: opens(native))
     if dialect == "fish-live":
-        return FishLiveCaller(target(dialect), lambda *a, **k: opens(fish))
-    return HttpCaller(target(dialect), lambda *a, **k: http_opens(http))
+        return FishLiveClient(endpoint(dialect), lambda *a, **k: opens(fish))
+    return HttpClient(endpoint(dialect), lambda *a, **k: http_opens(http))
 
 
-def speak(client: Any, cuts: Sequence[Cut | None] = (None,), limit: float = 5) -> list[Utterance]:
-    async def work() -> list[Utterance]:
+def speak(
+    client: Any, cuts: Sequence[Interruption | None] = (None,), limit: float = 5
+) -> list[Recording]:
+    async def work() -> list[Recording]:
         now = asyncio.get_running_loop().time
-        made = [await call(client, "Hello.", now(), cut, limit) for cut in cuts]
+        made = [await record_utterance(client, "Hello.", now(), cut, limit) for cut in cuts]
         await client.close()
         return made
 
@@ -196,18 +204,18 @@ def test_stamps_of_the_native_dialect() -> None:
 
 
 def test_barge_in_is_measured_from_the_cancel() -> None:
-    made, again = speak(caller("native"), (Cut(after=0.06), None))
+    made, again = speak(caller("native"), (Interruption(after=0.06), None))
     found = measure(made)
     assert len(made.arrivals) == 3
     assert found.barge_in_ms == pytest.approx(7, abs=0.1)
     assert found.silent_ms == pytest.approx(9, abs=0.1)
-    assert len(again.arrivals) == 6  # the connection goes on
+    assert len(again.arrivals) == 6  # over the same connection
 
 
 def test_a_barge_in_may_come_before_any_audio() -> None:
-    async def work() -> Utterance:
+    async def work() -> Recording:
         client, now = caller("native"), asyncio.get_running_loop().time()
-        return await call(client, "Hello.", now, Cut(at=now + 0.1))
+        return await record_utterance(client, "Hello.", now, Interruption(at=now + 0.1))
 
     made = run(work())
     assert made.cancelled is not None
@@ -216,7 +224,7 @@ def test_a_barge_in_may_come_before_any_audio() -> None:
 
 @pytest.mark.parametrize("dialect", ["fish-live", "openai"])
 def test_dialects_without_a_cancel_close(dialect: str) -> None:
-    made, again = speak(caller(dialect), (Cut(after=0.06), None))
+    made, again = speak(caller(dialect), (Interruption(after=0.06), None))
     assert made.cancelled is not None
     assert made.silent is None
     assert measure(made).silent_ms is None
@@ -227,44 +235,46 @@ def test_a_server_that_hangs_is_an_error_and_not_a_hang() -> None:
     async def silent(socket: Socket) -> None:
         await asyncio.Event().wait()
 
-    client = NativeCaller(target("native"), lambda *a, **k: opens(silent))
+    client = NativeClient(endpoint("native"), lambda *a, **k: opens(silent))
     (made,) = speak(client, limit=3)
-    assert made.error == "it was not over within 3 s"
+    assert made.error == "not complete within 3 s"
 
 
-def test_errors_of_a_server_are_told() -> None:
+def test_errors_of_a_server_are_recorded() -> None:
     async def refuses(socket: Socket) -> None:
         await socket.inbox.get()
         socket.put(type="error", code="overloaded", message="20 streams are open.")
 
-    (made,) = speak(NativeCaller(target("native"), lambda *a, **k: opens(refuses)))
+    (made,) = speak(NativeClient(endpoint("native"), lambda *a, **k: opens(refuses)))
     assert made.error == "overloaded: 20 streams are open."
 
     async def status(reader: asyncio.StreamReader) -> None:
         reader.feed_data(b"HTTP/1.1 401 Nope\r\nContent-Length: 7\r\n\r\nbad key")
 
-    (made,) = speak(HttpCaller(target("openai"), lambda *a, **k: http_opens(status)))
+    (made,) = speak(HttpClient(endpoint("openai"), lambda *a, **k: http_opens(status)))
     assert made.error == "HTTP 401: bad key"
 
     async def cut_off(reader: asyncio.StreamReader) -> None:
-        reader.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(piece(0)))
+        reader.feed_data(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + http_chunk(chunk(0))
+        )
         reader.feed_eof()
 
-    (made,) = speak(HttpCaller(target("openai"), lambda *a, **k: http_opens(cut_off)))
+    (made,) = speak(HttpClient(endpoint("openai"), lambda *a, **k: http_opens(cut_off)))
     assert made.error is not None
 
     async def nonsense(socket: Socket) -> None:
         await socket.inbox.get()
         socket.put(type="ready")
 
-    (made,) = speak(NativeCaller(target("native"), lambda *a, **k: opens(nonsense)))
+    (made,) = speak(NativeClient(endpoint("native"), lambda *a, **k: opens(nonsense)))
     assert made.error is not None
     assert "KeyError" in made.error
 
 
 def test_what_is_asked_of_openai() -> None:
     WRITERS.clear()
-    speak(HttpCaller(Target("http://h", "openai"), lambda *a, **k: http_opens(http)))
+    speak(HttpClient(Endpoint("http://h", "openai"), lambda *a, **k: http_opens(http)))
     head, _, body = WRITERS[0].sent.partition(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/audio/speech HTTP/1.1")
     asked = json.loads(body)
@@ -272,7 +282,7 @@ def test_what_is_asked_of_openai() -> None:
     assert "sample_rate" not in asked
 
 
-def test_pcm_behind_a_wav_header_in_any_pieces() -> None:
+def test_pcm_behind_a_wav_header_in_any_chunks() -> None:
     header = b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0\x01\0\x01\0" + (22_050).to_bytes(4, "little")
     header += (44_100).to_bytes(4, "little") + b"\x02\0\x10\0data\xff\xff\xff\xff"
     stream = header + TONE.tobytes()
@@ -294,29 +304,29 @@ def test_pcm_behind_a_wav_header_in_any_pieces() -> None:
     ],
 )
 def test_addresses(url: str, dialect: str, address: str) -> None:
-    assert Target(url, dialect).address == address
+    assert Endpoint(url, dialect).address == address
 
 
 def test_impossible_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BenchError, match="dialect is 'french'"):
-        Target("http://h", "french")
+        Endpoint("http://h", "french")
     with pytest.raises(BenchError, match="address is 'h:1'"):
-        Target("h:1")
+        Endpoint("h:1")
     monkeypatch.delenv("SOME_KEY", raising=False)
     with pytest.raises(BenchError, match="SOME_KEY"):
         key_of("openai", "SOME_KEY")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert key_of("openai", None) == "secret"
-    assert "secret" not in repr(Target("http://h", "openai", key="secret"))
+    assert "secret" not in repr(Endpoint("http://h", "openai", key="secret"))
 
 
 def test_a_server_that_sends_fast_is_interrupted_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All of an utterance is there before half a second of it would have been played."""
-    monkeypatch.setattr(remote, "make_caller", lambda target: caller("native"))
-    target = Target("http://127.0.0.1:1", "native")
-    _, spoken, cut = run(remote._peer(target, 2, 3, 0.0))
+    monkeypatch.setattr(remote, "make_client", lambda endpoint: caller("native"))
+    endpoint = Endpoint("http://127.0.0.1:1", "native")
+    _, spoken, cut = run(remote._peer(endpoint, 2, 3, 0.0))
     assert all(made.ended and made.ended - made.arrivals[0].at < 0.5 for made in spoken)
     assert [made.cancelled is not None for made in cut] == [True] * 3
     assert all(measure(made).silent_ms is not None for made in cut)

@@ -17,7 +17,7 @@ def noise() -> list[float]:
     return [draw.gauss(0, 1) for _ in TIMES]
 
 
-def test_noise_is_no_drift() -> None:
+def test_noise_does_not_count() -> None:
     found = watch(TIMES, [100 + n for n in noise()], LIMIT)
     assert found is not None
     assert found.since is None
@@ -41,14 +41,14 @@ def test_a_leak_is_found_when_it_passes_the_limit() -> None:
     assert found.since == pytest.approx((found.baseline + allowed - 100) / 0.02, abs=40)
 
 
-def test_what_recovers_is_no_drift() -> None:
+def test_a_recovery_does_not_count() -> None:
     values = [100.0 + (50 if 600 <= time < 900 else 0) for time in TIMES]
     found = watch(TIMES, values, LIMIT)
     assert found is not None
     assert found.since is None
 
 
-def test_one_outlier_is_no_drift() -> None:
+def test_one_outlier_does_not_count() -> None:
     values = [100.0] * 198 + [900.0, 100.0]
     found = watch(TIMES, values, LIMIT)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Schedules are kept in virtual time, and who waits because of others is counted."""
+"""Schedules are kept in virtual time, and waiting because of others counts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
-from rt_drama3_bench.dialects import Cut
-from rt_drama3_bench.drive import drive, most_at_once
-from rt_drama3_bench.metrics import Arrival, Utterance, measure
+from rt_drama3_bench.dialects import Interruption
+from rt_drama3_bench.drive import drive, most_concurrent
+from rt_drama3_bench.metrics import Arrival, Recording, measure
 from rt_drama3_bench.remote import _doubling, judge_level, schedule
-from rt_drama3_bench.schedules import Due
+from rt_drama3_bench.schedules import ScheduledRequest
 from tests.latency.virtual import run
 
 RATE = 1000
 
 
 class Server:
-    """Speaks one utterance at a time, a second each, in two pieces; others wait."""
+    """Speaks one utterance at a time, a second each, in two chunks; others wait."""
 
     def __init__(self, seconds: float = 1.0) -> None:
         self.free = asyncio.Lock()
@@ -33,7 +33,7 @@ class Client:
     def __init__(self, server: Server) -> None:
         self.server = server
 
-    async def say(self, made: Utterance, text: str, cut: Cut) -> None:
+    async def say(self, made: Recording, text: str, cut: Interruption) -> None:
         loop = asyncio.get_running_loop()
         made.sent, made.rate = loop.time(), RATE
         async with self.server.free:
@@ -52,8 +52,8 @@ class Client:
         pass
 
 
-def carry_out(dues: list[Due]) -> tuple[list[Utterance], Server]:
-    async def work() -> tuple[list[Utterance], Server]:
+def carry_out(dues: list[ScheduledRequest]) -> tuple[list[Recording], Server]:
+    async def work() -> tuple[list[Recording], Server]:
         server = Server()
         return await drive(dues, server.client), server
 
@@ -62,7 +62,7 @@ def carry_out(dues: list[Due]) -> tuple[list[Utterance], Server]:
 
 def test_waiting_for_others_counts() -> None:
     """Coordinated omission: ten requests a second at a server that answers one."""
-    dues = [Due(0.1 * n, n, "Hello.") for n in range(5)]
+    dues = [ScheduledRequest(0.1 * n, n, "Hello.") for n in range(5)]
     records, _ = carry_out(dues)
     firsts = [measure(record).first_pcm_ms for record in records]
     assert firsts == pytest.approx([500, 1400, 2300, 3200, 4100], abs=1)
@@ -71,10 +71,10 @@ def test_waiting_for_others_counts() -> None:
 
 
 def test_a_client_that_is_held_up_counts_from_the_schedule() -> None:
-    async def work() -> list[Utterance]:
+    async def work() -> list[Recording]:
         loop = asyncio.get_running_loop()
         loop.call_later(0.05, loop.spend, 0.2)  # type: ignore[attr-defined]
-        return await drive([Due(0.1, 0, "Hello.")], Server().client)
+        return await drive([ScheduledRequest(0.1, 0, "Hello.")], Server().client)
 
     (record,) = run(work())
     found = measure(record)
@@ -83,28 +83,28 @@ def test_a_client_that_is_held_up_counts_from_the_schedule() -> None:
 
 
 def test_a_callers_next_turn_interrupts_the_one_before() -> None:
-    first, second = carry_out([Due(0, 7, "A."), Due(0.8, 7, "B.")])[0]
+    first, second = carry_out([ScheduledRequest(0, 7, "A."), ScheduledRequest(0.8, 7, "B.")])[0]
     assert first.cancelled == pytest.approx(first.due + 0.75)
     assert len(first.arrivals) == 1
     assert measure(second).first_pcm_ms == pytest.approx(500, abs=1)
 
 
-def test_a_barge_in_after_so_much_audio() -> None:
-    (record,) = carry_out([Due(0, 1, "A.", cut_after=0.2)])[0]
+def test_a_barge_in_after_some_audio() -> None:
+    (record,) = carry_out([ScheduledRequest(0, 1, "A.", cut_after=0.2)])[0]
     assert record.cancelled == pytest.approx(record.due + 0.7)
 
 
 def test_connections_are_used_again() -> None:
-    records, server = carry_out([Due(2.0 * n, n, "A.") for n in range(6)])
+    records, server = carry_out([ScheduledRequest(2.0 * n, n, "A.") for n in range(6)])
     assert server.callers == 1
-    assert most_at_once(records) == 1
-    records, server = carry_out([Due(0.0, n, "A.") for n in range(6)])
+    assert most_concurrent(records) == 1
+    records, server = carry_out([ScheduledRequest(0.0, n, "A.") for n in range(6)])
     assert server.callers == 6
-    assert most_at_once(records) == 6
+    assert most_concurrent(records) == 6
 
 
-def heard(gap: float, first: float = 0.1) -> Utterance:
-    made = Utterance(due=0.0, rate=RATE, sent=0.0, ended=2.0)
+def heard(gap: float, first: float = 0.1) -> Recording:
+    made = Recording(due=0.0, rate=RATE, sent=0.0, ended=2.0)
     made.arrivals = [Arrival(first, 500), Arrival(first + 0.5 + gap, 500)]
     return made
 
@@ -115,7 +115,7 @@ def test_what_breaks_a_level() -> None:
     assert not judge_level(2, [heard(0), heard(0.11)]).holds
     late = judge_level(2, [heard(0), heard(0, first=2.5)])
     assert (late.waited, late.holds) == (1, False)
-    refused = judge_level(1, [Utterance(due=0.0, error="overloaded")])
+    refused = judge_level(1, [Recording(due=0.0, error="overloaded")])
     assert (refused.failed, refused.holds) == (1, False)
     assert judge_level(100, [heard(0)] * 99 + [heard(0.2)]).holds
 

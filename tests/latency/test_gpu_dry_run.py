@@ -1,4 +1,4 @@
-"""``latency.gpu`` without a GPU: every line of it runs, and its exit codes tell the truth."""
+"""``bench gpu`` without a GPU: every line of it runs, and its exit codes are right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from rt_drama3.config import SamplingConfig
 from rt_drama3.graph_step import FrameStep
 from rt_drama3_bench.local import gpu
-from rt_drama3_bench.local.device_bench import Bench
+from rt_drama3_bench.local.device_run import DeviceRun
 from rt_drama3_bench.local.gpu_checks import lockstep
 from rt_drama3_bench.local.random_model import random_model
 from rt_drama3_bench.local.sizes import middle, official, tiny
@@ -89,15 +89,15 @@ def test_a_section_that_breaks_does_not_silence_the_others(
 
 
 def test_what_does_not_fit_the_time_is_left_out_and_named() -> None:
-    bench = Bench(torch.device("cuda"), seconds=10.0)
+    bench = DeviceRun(torch.device("cuda"), seconds=10.0)
     assert bench.time_for("short", 5)
     assert not bench.time_for("long", 50)
     assert len(bench.notes) == 1
     assert bench.notes[0].startswith("long: left out")
-    assert Bench(torch.device("cpu"), seconds=0.0).time_for("dry", 50)
+    assert DeviceRun(torch.device("cpu"), seconds=0.0).time_for("dry", 50)
 
 
-def test_lockstep_finds_a_difference_and_goes_on() -> None:
+def test_lockstep_finds_a_difference_and_continues() -> None:
     model = random_model(tiny(), "cpu", torch.float32, fp8=True)
     steps = [FrameStep(model, 1, 64, 32) for _ in range(3)]
     for step in steps:

@@ -7,7 +7,7 @@ import pytest
 
 from rt_drama3_bench.metrics import (
     Arrival,
-    Utterance,
+    Recording,
     audible_sample,
     columns,
     jitter,
@@ -20,12 +20,12 @@ RATE = 10_000
 FRAME = 500  # samples: 50 ms
 
 
-def pieces(*at_ms: float, samples: int = FRAME) -> list[Arrival]:
+def chunks(*at_ms: float, samples: int = FRAME) -> list[Arrival]:
     return [Arrival(1.0 + at / 1e3, samples) for at in at_ms]
 
 
-def utterance(*at_ms: float, **more: object) -> Utterance:
-    made = Utterance(due=1.0, rate=RATE, sent=1.0, arrivals=pieces(*at_ms))
+def utterance(*at_ms: float, **more: object) -> Recording:
+    made = Recording(due=1.0, rate=RATE, sent=1.0, arrivals=chunks(*at_ms))
     made.ended = made.arrivals[-1].at + 0.001 if at_ms else None
     for name, value in more.items():
         setattr(made, name, value)
@@ -54,7 +54,7 @@ def test_a_planted_underrun_of_30_ms_is_found() -> None:
     assert found.tolerable
 
 
-def test_underruns_add_up_and_the_worst_is_told() -> None:
+def test_underruns_add_up_and_the_worst_is_kept() -> None:
     found = measure(utterance(0, 60, 230))  # 10 ms, then 120 ms late
     assert found.underruns == 2
     assert found.underrun_worst_ms == pytest.approx(120)
@@ -62,7 +62,7 @@ def test_underruns_add_up_and_the_worst_is_told() -> None:
     assert not found.tolerable
 
 
-def test_a_gap_for_want_of_text_is_no_fault() -> None:
+def test_a_gap_for_lack_of_text_does_not_count() -> None:
     made = utterance(0, 500)
     made.arrivals[1] = Arrival(1.5, FRAME, excused=True)
     found = measure(made)
@@ -73,9 +73,9 @@ def test_a_gap_for_want_of_text_is_no_fault() -> None:
 def test_drift_is_measured() -> None:
     """A server whose clock is 2 % slow loses 20 ms a second."""
     found = measure(utterance(*(80 + 51.0204 * n for n in range(100))))
-    # Every piece comes late, so the lead of an underrunning player stays: let it start with lead.
+    # Every chunk comes late, so the lead of an underrunning player stays: let it start with lead.
     ahead = utterance(*(80 + (0 if n < 40 else 51.0204 * (n - 39)) for n in range(140)))
-    slope = measure(Utterance(1.0, RATE, 1.0, arrivals=ahead.arrivals[39:])).lead_slope
+    slope = measure(Recording(1.0, RATE, 1.0, arrivals=ahead.arrivals[39:])).lead_slope
     assert found.underruns == 99
     assert found.underrun_worst_ms == pytest.approx(1.0204)
     assert slope == pytest.approx(0, abs=1e-3)  # begins without lead: see the next one
@@ -90,9 +90,9 @@ def test_lead_slope_is_the_speed_beyond_real_time() -> None:
 
 
 def test_jitter_is_the_deviation_of_the_transit() -> None:
-    even = pieces(*(50 * n for n in range(9)))
+    even = chunks(*(50 * n for n in range(9)))
     assert jitter(even, RATE) == pytest.approx(0, abs=1e-6)
-    shaken = pieces(*(50 * n + (4 if n % 2 else 0) for n in range(9)))
+    shaken = chunks(*(50 * n + (4 if n % 2 else 0) for n in range(9)))
     assert jitter(shaken, RATE) == pytest.approx(np.sqrt(np.mean([0, 64] * 4)), rel=0.5)
     assert jitter(shaken[:2], RATE) is None
 
@@ -146,7 +146,7 @@ def test_barge_in() -> None:
 
 
 def test_nothing_came() -> None:
-    found = measure(Utterance(due=1.0))
+    found = measure(Recording(due=1.0))
     assert found.first_pcm_ms is None
     assert found.audio_s == 0
     assert found.delivery_rtf is None

@@ -15,15 +15,15 @@ from rt_drama3_bench import budget_table, plots, report, runner, tables
 from rt_drama3_bench.calibration import Noise
 from rt_drama3_bench.compare import compare, show
 from rt_drama3_bench.errors import BenchError
-from rt_drama3_bench.metrics import Arrival, Utterance
+from rt_drama3_bench.metrics import Arrival, Recording
 from rt_drama3_bench.result import Result, Series, Verdict, read
 
 RATE = 10_000
 
 
-def utterance(number: int = 0, gap: float = 0.0) -> Utterance:
+def utterance(number: int = 0, gap: float = 0.0) -> Recording:
     due = 100.0 + number
-    made = Utterance(due, RATE, due, label=f"stream <{number}>", first_byte=due + 0.01)
+    made = Recording(due, RATE, due, label=f"stream <{number}>", first_byte=due + 0.01)
     for place in range(5):
         stamps = {"prefilled": 5.0, "sampled": 10.0 * place + 9, "decoded": 10.0 * place + 14}
         stamps["sent"] = stamps["decoded"] + 0.5
@@ -61,12 +61,12 @@ def test_json_there_and_back(tmp_path: Path) -> None:
 
 
 def _fill(result: Result) -> None:
-    result.record("", [utterance(), utterance(1, 0.1), Utterance(1.0, error="refused")])
+    result.record("", [utterance(), utterance(1, 0.1), Recording(1.0, error="refused")])
     result.facts["audio seconds"] = 0.5
     result.verdicts.append(Verdict("x", 1.0, 2.0))
 
 
-def test_every_figure_is_recorded_and_failures_are_told() -> None:
+def test_every_figure_is_recorded_and_failures_are_noted() -> None:
     made = Result("peer")
     _fill(made)
     series = {one.name: one for one in made.series}
@@ -141,7 +141,7 @@ def test_higher_may_be_better_and_nothing_may_be_neither() -> None:
     assert found["size", 0.5] == "other"
 
 
-def test_a_noisy_machine_hides_what_it_cannot_tell() -> None:
+def test_a_noisy_machine_hides_small_differences() -> None:
     before, after = run(slow=normal(10)), run(slow=normal(12, seed=1))
     after.noise = Noise(True, 0.5, ["it rattles"])
     assert words(before, after)["slow", 0.5] == "same"

@@ -16,9 +16,9 @@ from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.local import ci, utterances
 from rt_drama3_bench.local import sink as output
 from rt_drama3_bench.local.sink import NullSink
-from rt_drama3_bench.metrics import Arrival, Utterance, measure
+from rt_drama3_bench.metrics import Arrival, Recording, measure
 from rt_drama3_bench.result import Result, Verdict
-from rt_drama3_bench.server_process import Served
+from rt_drama3_bench.server_process import ServerProcess
 
 
 def test_an_utterance_of_the_engine(nano: Drama3) -> None:
@@ -53,13 +53,13 @@ def test_an_echo_repeats_every_message() -> None:
 
 
 def test_sinks_are_fed_at_the_pace_of_the_utterance() -> None:
-    made = Utterance(due=0.0, rate=8_000, sent=0.0)
+    made = Recording(due=0.0, rate=8_000, sent=0.0)
     pcm = np.zeros(400, np.float32)
     made.arrivals = [Arrival(0.1 + 0.05 * n, 400, pcm=pcm) for n in range(3)]
     sink, result = NullSink(), Result("sink")
     began = time.monotonic()
     output.play(result, "null", sink, made, times=2)
-    assert time.monotonic() - began >= 0.2  # two takes of 0.1 s between first and last piece
+    assert time.monotonic() - began >= 0.2  # two takes of 0.1 s between first and last chunk
     assert sink.samples == 2 * 3 * 400 + 400  # and what is stopped
     series = {one.name: one.samples for one in result.series}
     assert len(series["null: write"]) == 6
@@ -81,7 +81,7 @@ def test_outputs_that_are_not_there_are_named(
 
 def test_a_starved_machine_excuses_speed_and_nothing_else() -> None:
     result = Result("ci")
-    names = ("continuity of the engine", "ratio: a over b", "frames in the first piece")
+    names = ("continuity of the engine", "ratio: a over b", "frames in the first chunk")
     result.verdicts = [Verdict(name, 9, 1) for name in names]
     quiet, starved = (Calibration(1, 1, 1, 1, 1, share) for share in (0.97, 0.3))
     ci.excuse(result, quiet, quiet)
@@ -92,7 +92,7 @@ def test_a_starved_machine_excuses_speed_and_nothing_else() -> None:
 
 def test_a_server_that_does_not_start_is_an_error_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="not ready within"):
-        Served(str(tmp_path / "no-model"), "eager", patience=60)
+        ServerProcess(str(tmp_path / "no-model"), "eager", patience=60)
 
 
 @pytest.mark.slow

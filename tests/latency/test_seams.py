@@ -1,4 +1,4 @@
-"""Planted clicks, holes and repetitions at the joints are found; clean speech has none."""
+"""Planted clicks, holes and repetitions at the seams are found; clean speech has none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_clean_voice_has_no_faults() -> None:
     assert kinds(voice()) == []
 
 
-def test_silence_and_onsets_are_no_faults() -> None:
+def test_silence_and_onsets_are_clean() -> None:
     pcm = voice()
     pcm[:4000] = 0
     assert kinds(pcm) == []
@@ -38,7 +38,7 @@ def test_silence_and_onsets_are_no_faults() -> None:
 
 
 @pytest.mark.parametrize("step", [0.25, -0.4])
-def test_a_click_at_a_joint_is_found(step: float) -> None:
+def test_a_click_at_a_seam_is_found(step: float) -> None:
     pcm = voice()
     pcm[8192:8200] += np.float32(step)
     assert ("click", 8192) in kinds(pcm)
@@ -50,7 +50,7 @@ def test_a_click_in_a_quiet_voice_is_found() -> None:
     assert kinds(pcm) == [("click", 4096)]
 
 
-def test_a_click_elsewhere_is_not_the_joints() -> None:
+def test_a_click_elsewhere_is_not_the_seams() -> None:
     pcm = voice()
     pcm[6000] += 0.5
     assert kinds(pcm) == []
@@ -81,7 +81,7 @@ def test_a_pause_between_sentences_is_measured(silence: float) -> None:
 
 
 def test_the_nano_voice_does_not_stop_between_sentences(nano: object) -> None:
-    """What one text is in two pieces sounds like one text: the join is a pause of a reader's."""
+    """What one text is in two chunks sounds like one text: the join is a pause of a reader's."""
     from rt_drama3.drama3 import Drama3
     from rt_drama3.engine.speech import Audio, Segment, SpeechRequest
 
@@ -97,7 +97,7 @@ def test_the_nano_voice_does_not_stop_between_sentences(nano: object) -> None:
 
 
 def test_streamed_nano_voice(nano: object) -> None:
-    """The product's own joints, and the same audio with one joint spoilt."""
+    """The product's own seams, and the same audio with one seam spoilt."""
     from rt_drama3.drama3 import Drama3
 
     assert isinstance(nano, Drama3)

@@ -1,4 +1,4 @@
-"""What a soak says of rounds that are made up."""
+"""The verdicts of a soak on made-up rounds."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from rt_drama3_bench.metrics import Arrival, Utterance
+from rt_drama3_bench.metrics import Arrival, Recording
 from rt_drama3_bench.process_watch import Usage, usage
 from rt_drama3_bench.result import Result
-from rt_drama3_bench.soak import Look, judge, look
+from rt_drama3_bench.soak import RoundSample, judge, sample_round
 
 
-def rounds(leak: float = 0.0, **more: object) -> list[Look]:
+def rounds(leak: float = 0.0, **more: object) -> list[RoundSample]:
     made = []
     for n in range(100):
         figures = {"memory, MiB": 200 + leak * n, "threads": 9.0, "descriptors": 20.0}
         figures |= {"first audio p50, ms": 40.0 + n % 3, "lead p50, ms": 500.0 - n % 7}
-        made.append(Look(20.0 * n, figures))
+        made.append(RoundSample(20.0 * n, figures))
     for name, value in more.items():
         setattr(made[50], name, value)
     return made
 
 
-def verdicts(looks: list[Look]) -> dict[str, bool]:
+def verdicts(samples: list[RoundSample]) -> dict[str, bool]:
     result = Result("soak")
-    judge(result, looks)
+    judge(result, samples)
     return {verdict.name: verdict.met for verdict in result.verdicts}
 
 
@@ -36,7 +36,7 @@ def test_quiet_hours_pass() -> None:
     assert len(found) == 7
 
 
-def test_a_leak_fails_and_its_moment_is_told() -> None:
+def test_a_leak_fails_and_its_time_is_reported() -> None:
     result = Result("soak")
     judge(result, rounds(leak=2.0))
     (failed,) = [verdict for verdict in result.verdicts if not verdict.met]
@@ -52,13 +52,13 @@ def test_gaps_and_failures_fail() -> None:
 
 
 def test_a_round() -> None:
-    one = Utterance(1.0, 1000, 1.0, ended=3.0, arrivals=[Arrival(1.1, 500), Arrival(1.7, 500)])
-    found = look(7.0, [one, Utterance(2.0, error="gone")], Usage(100.0, 10, 5))
+    one = Recording(1.0, 1000, 1.0, ended=3.0, arrivals=[Arrival(1.1, 500), Arrival(1.7, 500)])
+    found = sample_round(7.0, [one, Recording(2.0, error="gone")], Usage(100.0, 10, 5))
     assert found.failed == ["gone"]
     assert found.worst_ms == pytest.approx(100)
     assert found.figures["first audio p50, ms"] == pytest.approx(100)
     assert found.figures["threads"] == 5
-    assert "threads" not in look(7.0, [], Usage()).figures
+    assert "threads" not in sample_round(7.0, [], Usage()).figures
 
 
 def test_usage(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_usage(tmp_path: Path) -> None:
     assert usage(8, tmp_path) == Usage()
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux has /proc")
 def test_usage_of_this_process() -> None:
     found = usage(os.getpid())
     assert found.threads is not None

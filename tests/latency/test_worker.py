@@ -1,4 +1,4 @@
-"""Work in another process: what it tells, and that nobody waits for one that died."""
+"""Work in another process: its messages, and an error when it dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rt_drama3_bench.errors import BenchError
 WAIT = 120.0  # seconds that an interpreter may take to start
 
 
-def tells(number: int, pipe: Connection) -> None:
+def adds(number: int, pipe: Connection) -> None:
     pipe.send(number + pipe.recv())
 
 
@@ -22,14 +22,14 @@ def dies(pipe: Connection) -> None:
 
 
 def test_both_ends_of_the_pipe_work() -> None:
-    process, pipe = worker.start(tells, 40)
+    process, pipe = worker.start(adds, 40)
     pipe.send(2)
     assert worker.receive(pipe) == 42
     process.join(WAIT)
     assert process.exitcode == 0
 
 
-def test_nobody_waits_for_a_process_that_died() -> None:
+def test_a_process_that_died_is_an_error() -> None:
     process, pipe = worker.start(dies)
     with pytest.raises(BenchError, match="a process of the measurement died"):
         worker.receive(pipe)

@@ -1,4 +1,4 @@
-"""Virtual time: an event loop whose clock only moves when everybody sleeps."""
+"""Virtual time: an event loop whose clock only moves while all tasks sleep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.DefaultSelector):
-    """Does not wait: the time that would have been waited passes at once."""
+    """Does not wait: the clock jumps by the timeout instead."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
-"""The latency harness: ``rt-drama3 bench``. docs/latency.md has the definitions it measures by.
+"""The latency harness: ``rt-drama3-bench``. docs/latency.md defines every figure.
 
 ``metrics``, ``estimates``, ``seams``, ``drift``, ``schedules`` and ``compare`` are arithmetic on
-what was recorded: no torch, no clock. Scenarios record; the product never imports this package.
+recordings, without a clock. ``local`` holds the scenarios that run rt_drama3 in this process;
+everything else needs neither it nor torch.
 """

@@ -10,7 +10,7 @@ from rt_drama3_bench.estimates import Summary, summarize
 from rt_drama3_bench.result import Result
 
 BEGIN, END = "<!-- bench:budget -->", "<!-- /bench:budget -->"
-# What is shown, and in which scenario's series it is.
+# Scenario, series, and title in the table.
 ROWS = (
     ("step", "step of 1, eager", "frame step, eager"),
     ("step", "step of 1, compiled", "frame step, compiled"),
@@ -47,7 +47,7 @@ def table(results: Sequence[Result]) -> str:
             ]
     if not lines:
         raise BenchError("none of these runs has a figure of the budget; run step, codec, ...")
-    head = ["| what, ms | p50 | 95 % of it | p95 | max | n |", "|---|---|---|---|---|---|"]
+    head = ["| what, ms | p50 | 95 % interval | p95 | max | n |", "|---|---|---|---|---|---|"]
     return "\n".join([_machine(results), "", *head, *lines])
 
 
@@ -63,7 +63,7 @@ def write(file: Path, results: Sequence[Result]) -> None:
         raise BenchError(f"cannot read {file}: {error.strerror}; check the path.") from error
     start, end = text.find(BEGIN), text.find(END)
     if start < 0 or end < start:
-        raise BenchError(f"{file} has no {BEGIN} and {END} behind it to put the table between.")
+        raise BenchError(f"{file} has no {BEGIN} followed by {END} to put the table between.")
     made = f"{text[: start + len(BEGIN)]}\n{table(results)}\n{text[end:]}"
     file.write_text(made, encoding="utf-8")
 

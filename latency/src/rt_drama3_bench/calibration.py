@@ -1,4 +1,4 @@
-"""How quiet the machine is: a fixed piece of work, timed before and after a measurement.
+"""How quiet the machine is: fixed work, timed before and after a measurement.
 
 The work is the same every time, so that its spread is the machine's. A run on a noisy machine says
 so; it is not thrown away.
@@ -26,8 +26,8 @@ class Calibration:
 
     Attributes:
         turns: how often the work was done.
-        p05_ms, p50_ms, p95_ms, longest_ms: of one turn.
-        share: processor time by time; None where the system does not tell.
+        p05_ms, p50_ms, p95_ms, longest_ms: duration of the work.
+        share: processor time over elapsed time; None where the system does not report it.
     """
 
     turns: int
@@ -45,11 +45,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Noise:
-    """What two calibrations say of the time between them.
+    """What two calibrations say about the time between them.
 
     Attributes:
-        noisy: whether figures are to be mistrusted.
-        floor: relative difference below which two runs are not told apart.
+        noisy: whether the figures are unreliable.
+        floor: smallest relative difference between two runs that counts.
         reasons: in words.
     """
 
@@ -98,10 +98,10 @@ def judge(
     """Compares two calibrations.
 
     Args:
-        before, after: the run.
-        waiting: load average when the run began: a process of high priority sees nothing of the
-            others in its own loop, but its memory and caches do.
-        cores: of the machine.
+        before, after: taken before and after the run.
+        waiting: load average when the run began: a process of high priority does not notice others
+            in its own loop, but shares memory and caches with them.
+        cores: processor cores.
     """
     reasons: list[str] = []
     if waiting is not None and cores and waiting > cores:

@@ -22,8 +22,8 @@ from rt_drama3_bench import options
 from rt_drama3_bench.errors import BenchError, require_rt_drama3
 
 if TYPE_CHECKING:
+    from rt_drama3_bench.endpoint import Endpoint
     from rt_drama3_bench.result import Result
-    from rt_drama3_bench.target import Target
 
 _console = Console(stderr=True)  # stdout is for results only
 
@@ -214,8 +214,8 @@ def peer(
     """Measure any server that speaks one of four dialects, by the same metrics."""
     from rt_drama3_bench import remote
 
-    target = _target(url, dialect, key_env, model, voice, rate, setting)
-    remote.peer(result, target, times, barge_ins, pause)
+    endpoint = _endpoint(url, dialect, key_env, model, voice, rate, setting)
+    remote.peer(result, endpoint, times, barge_ins, pause)
 
 
 @_scenario()
@@ -242,9 +242,9 @@ def load(
     """Raise the load until listeners hear underruns: how many streams stay realtime."""
     from rt_drama3_bench import remote
 
-    target = None if url is None else _target(url, dialect, key_env, None, voice, 0, None)
+    endpoint = None if url is None else _endpoint(url, dialect, key_env, None, voice, 0, None)
     remote.load(
-        result, target, pattern, level or (), seconds, seed, model, step_mode, max_streams, price
+        result, endpoint, pattern, level or (), seconds, seed, model, step_mode, max_streams, price
     )
 
 
@@ -419,7 +419,7 @@ def _out() -> Console:
     return out if out.is_terminal else Console(width=140)
 
 
-def _target(
+def _endpoint(
     url: str,
     dialect: str,
     key_env: str | None,
@@ -427,8 +427,8 @@ def _target(
     voice: str | None,
     rate: int,
     settings: list[str] | None,
-) -> Target:
-    from rt_drama3_bench.target import Target, key_of
+) -> Endpoint:
+    from rt_drama3_bench.endpoint import Endpoint, key_of
 
     extra: dict[str, Any] = {}
     for setting in settings or []:
@@ -440,4 +440,4 @@ def _target(
         except json.JSONDecodeError:
             extra[name] = value
     key = key_of(dialect, key_env)
-    return Target(url, dialect, key, model, voice, rate, extra)
+    return Endpoint(url, dialect, key, model, voice, rate, extra)

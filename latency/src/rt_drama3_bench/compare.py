@@ -1,4 +1,4 @@
-"""Two runs side by side: what got better or worse beyond noise.
+"""Two runs compared: what got better or worse beyond noise.
 
 A difference counts when the bootstrap's interval of the ratio of two medians (and, of enough
 samples, of two 95th percentiles) leaves 1 out, and the ratio itself is beyond the noise floor of
@@ -20,12 +20,12 @@ from rt_drama3_bench.result import Result, Series
 from rt_drama3_bench.tables import bounds, number
 
 FEWEST = {0.5: 5, 0.95: 40}  # samples on each side, below which a percentile is not compared
-LEAST = {"ms": 0.05, "us": 1.0, "s": 0.001}  # differences nobody cares for, by unit
+LEAST = {"ms": 0.05, "us": 1.0, "s": 0.001}  # differences that are always the same, by unit
 Word = Literal["better", "worse", "other", "same", "too few samples"]
 
 
 @dataclass(frozen=True)
-class Change:
+class Comparison:
     """One percentile of one series in two runs.
 
     Attributes:
@@ -47,7 +47,7 @@ class Change:
     word: Word
 
 
-def compare(before: Result, after: Result) -> list[Change]:
+def compare(before: Result, after: Result) -> list[Comparison]:
     """Every series that both runs have."""
     floor = max((r.noise.floor for r in (before, after) if r.noise is not None), default=0.02)
     others = {series.name: series for series in after.series}
@@ -56,11 +56,11 @@ def compare(before: Result, after: Result) -> list[Change]:
         for series in before.series
         if series.name in others
         for share in FEWEST
-        for change in _changes(series, others[series.name], share, floor)
+        for change in _compare_one(series, others[series.name], share, floor)
     ]
 
 
-def _changes(one: Series, two: Series, share: float, floor: float) -> list[Change]:
+def _compare_one(one: Series, two: Series, share: float, floor: float) -> list[Comparison]:
     fewest = min(len(one.samples), len(two.samples))
     a, b = percentile(one.samples, share), percentile(two.samples, share)
     ratio = b / a if a else None
@@ -68,7 +68,7 @@ def _changes(one: Series, two: Series, share: float, floor: float) -> list[Chang
         if share != 0.5:
             return []
         nothing = Interval(None, None)
-        return [Change(one.name, one.unit, share, a, b, ratio, nothing, "too few samples")]
+        return [Comparison(one.name, one.unit, share, a, b, ratio, nothing, "too few samples")]
 
     def difference(x: Floats, y: Floats) -> float:
         return _rank(y, share) - _rank(x, share)
@@ -84,7 +84,7 @@ def _changes(one: Series, two: Series, share: float, floor: float) -> list[Chang
             word = "other"
         else:
             word = "better" if (b < a) == (one.better == "lower") else "worse"
-    return [Change(one.name, one.unit, share, a, b, ratio, bound, word)]
+    return [Comparison(one.name, one.unit, share, a, b, ratio, bound, word)]
 
 
 def _rank(samples: Floats, share: float) -> float:
@@ -92,7 +92,7 @@ def _rank(samples: Floats, share: float) -> float:
     return float(np.partition(samples, place)[place])
 
 
-def show(before: Result, after: Result, changes: list[Change], console: Console) -> None:
+def show(before: Result, after: Result, changes: list[Comparison], console: Console) -> None:
     """Prints the comparison."""
     console.print(f"{_machine(before)}  ->  {_machine(after)}", highlight=False, markup=False)
     if before.environment.get("cpu") != after.environment.get("cpu"):

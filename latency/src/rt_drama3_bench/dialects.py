@@ -1,7 +1,9 @@
-"""Callers: one utterance of any server, recorded as it comes. All times are the event loop's.
+"""Clients of each dialect: one utterance of any server, recorded as it arrives.
 
-asyncio's own loop reads ``time.monotonic`` whenever it is asked. (uvloop's clock stands still
-within a turn of the loop and counts whole milliseconds: do not measure on it.)
+All times are the event loop's.
+
+asyncio's loop reads ``time.monotonic`` on every call. (uvloop's clock
+stands still within an iteration and counts whole milliseconds: do not measure on it.)
 """
 
 from __future__ import annotations
@@ -16,77 +18,81 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from rt_drama3_bench.metrics import Arrival, Samples, Utterance
-from rt_drama3_bench.target import Target
+from rt_drama3_bench.endpoint import Endpoint
+from rt_drama3_bench.metrics import Arrival, Recording, Samples
 
 LARGEST = 16 << 20  # bytes of a message
 Connect = Callable[..., Awaitable[Any]]
 
 
-class Caller(Protocol):
+class DialectClient(Protocol):
     """A client that speaks one utterance at a time."""
 
-    async def say(self, made: Utterance, text: str, cut: Cut) -> None:
-        """Speaks a text and fills the record in; raises what went wrong.
+    async def say(self, recording: Recording, text: str, cut: Interruption) -> None:
+        """Requests a text and fills the recording in; raises on failure.
 
         Args:
-            made: the record, with ``due``.
+            recording: with ``due``.
             text: all of it.
             cut: when the listener interrupts.
         """
 
     async def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
 
 
-class Cut:
+class Interruption:
     """When a listener interrupts.
 
     Args:
-        after: seconds after the first audio; None: not for that reason.
-        at: on the loop's clock, be there audio or not; None: not for that reason.
+        after: seconds after the first audio; None never.
+        at: time of the loop's clock, with or without audio by then; None never.
     """
 
     def __init__(self, after: float | None = None, at: float | None = None) -> None:
         self.after, self.at = after, at
 
-    def moment(self, made: Utterance) -> float | None:
-        """On the loop's clock, as far as it is known; None once it is done."""
-        if made.cancelled is not None:
+    def moment(self, recording: Recording) -> float | None:
+        """Time of the loop's clock, None while unknown and once it has happened."""
+        if recording.cancelled is not None:
             return None
         moments = [] if self.at is None else [self.at]
-        if self.after is not None and made.arrivals:
-            moments.append(made.arrivals[0].at + self.after)
+        if self.after is not None and recording.arrivals:
+            moments.append(recording.arrivals[0].at + self.after)
         return min(moments, default=None)
 
 
-async def call(
-    caller: Caller, text: str, due: float, cut: Cut | None = None, limit: float = 60.0
-) -> Utterance:
-    """Speaks one utterance; whatever goes wrong is in its record."""
-    made = Utterance(due=due)
+async def record_utterance(
+    caller: DialectClient,
+    text: str,
+    due: float,
+    cut: Interruption | None = None,
+    limit: float = 60.0,
+) -> Recording:
+    """Requests one utterance and returns its recording, errors included."""
+    recording = Recording(due=due)
     try:
         async with asyncio.timeout(limit):
-            await caller.say(made, text, cut or Cut())
+            await caller.say(recording, text, cut or Interruption())
     except TimeoutError:
-        made.error = f"it was not over within {limit:g} s"
+        recording.error = f"not complete within {limit:g} s"
     except (OSError, WebSocketException, ValueError, EOFError, KeyError, TypeError) as error:
         # The last two: a message lacks what every message of its kind has.
-        made.error = f"{type(error).__name__}: {error}"
-    if made.error is not None:
+        recording.error = f"{type(error).__name__}: {error}"
+    if recording.error is not None:
         await caller.close()
-    return made
+    return recording
 
 
-def make_caller(target: Target) -> Caller:
-    """A caller for the dialect of a target."""
-    if target.dialect == "native":
-        return NativeCaller(target)
-    if target.dialect == "fish-live":
-        return FishLiveCaller(target)
-    from rt_drama3_bench.http_dialects import HttpCaller
+def make_client(endpoint: Endpoint) -> DialectClient:
+    """A client for the dialect of an endpoint."""
+    if endpoint.dialect == "native":
+        return NativeClient(endpoint)
+    if endpoint.dialect == "fish-live":
+        return FishLiveClient(endpoint)
+    from rt_drama3_bench.http_dialects import HttpClient
 
-    return HttpCaller(target)
+    return HttpClient(endpoint)
 
 
 def samples_of(data: bytes) -> Samples:
@@ -95,10 +101,10 @@ def samples_of(data: bytes) -> Samples:
 
 
 class PcmReader:
-    """Bytes of 16-bit little-endian PCM, be there a WAV header in front or not, to samples.
+    """Bytes of 16-bit little-endian PCM, with or without a WAV header, to samples.
 
     Attributes:
-        rate: samples per second; of the header where there is one.
+        rate: samples per second; the header's where there is one.
     """
 
     def __init__(self, rate: int) -> None:
@@ -107,7 +113,7 @@ class PcmReader:
         self._begun = False
 
     def feed(self, data: bytes) -> Samples:
-        """What is complete; a header gives no samples."""
+        """The samples that are complete; a header gives none."""
         data = self._rest + data
         if not self._begun:
             if len(data) < 4 or (data[:4] == b"RIFF" and b"data" not in data[12:-4]):
@@ -124,46 +130,46 @@ class PcmReader:
         return samples_of(data[:whole])
 
 
-class _SocketCaller:
+class _SocketClient:
     """What both WebSocket dialects share.
 
     Args:
-        target: the server.
+        endpoint: the server.
         connect: opens a connection; tests give their own.
     """
 
-    def __init__(self, target: Target, connect: Connect = connect) -> None:
-        self._target, self._connect = target, connect
+    def __init__(self, endpoint: Endpoint, connect: Connect = connect) -> None:
+        self._endpoint, self._connect = endpoint, connect
         self._socket: ClientConnection | None = None
 
     async def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()
 
-    async def _open(self, made: Utterance) -> ClientConnection:
+    async def _open(self, recording: Recording) -> ClientConnection:
         if self._socket is None:
             began = asyncio.get_running_loop().time()
-            tls = ssl.create_default_context() if self._target.secure else None
+            tls = ssl.create_default_context() if self._endpoint.secure else None
             self._socket = await self._connect(
-                self._target.address,
-                additional_headers=self._target.headers,
+                self._endpoint.address,
+                additional_headers=self._endpoint.headers,
                 ssl=tls,
                 proxy=None,
                 compression=None,
                 max_size=LARGEST,
             )
-            made.connect = asyncio.get_running_loop().time() - began
+            recording.connect = asyncio.get_running_loop().time() - began
         assert self._socket is not None
         return self._socket
 
     async def _next(
-        self, socket: ClientConnection, made: Utterance, cut: Cut
+        self, socket: ClientConnection, recording: Recording, cut: Interruption
     ) -> dict[str, Any] | None:
         """The next message; None when it is time to interrupt."""
         loop = asyncio.get_running_loop()
-        moment = cut.moment(made)
+        moment = cut.moment(recording)
         try:
             async with asyncio.timeout_at(moment):
                 data = await socket.recv()
@@ -171,41 +177,41 @@ class _SocketCaller:
             if moment is None:
                 raise
             return None
-        if made.first_byte is None:
-            made.first_byte = loop.time()
+        if recording.first_byte is None:
+            recording.first_byte = loop.time()
         if not isinstance(data, bytes):
             return {}
         message = msgpack.unpackb(data)
         return message if isinstance(message, dict) else {}
 
 
-class NativeCaller(_SocketCaller):
-    """Our own dialect, which tells stamps and answers a cancel."""
+class NativeClient(_SocketClient):
+    """Our own dialect, which sends stamps and answers a cancel."""
 
-    async def say(self, made: Utterance, text: str, cut: Cut) -> None:
-        """See ``Caller.say``."""
-        loop, target = asyncio.get_running_loop(), self._target
-        socket = await self._open(made)
+    async def say(self, recording: Recording, text: str, cut: Interruption) -> None:
+        """See ``DialectClient.say``."""
+        loop, endpoint = asyncio.get_running_loop(), self._endpoint
+        socket = await self._open(recording)
         start: dict[str, Any] = {
             **{"type": "start", "text": text, "final": True, "timings": True, "format": "pcm"},
-            **{"sample_rate": target.asked_rate, **target.extra},
+            **{"sample_rate": endpoint.asked_rate, **endpoint.extra},
         }
-        if target.voice:
-            start["voice"] = target.voice
-        made.sent = loop.time()
+        if endpoint.voice:
+            start["voice"] = endpoint.voice
+        recording.sent = loop.time()
         await socket.send(msgpack.packb(start))
         mine: str | None = None
         while True:
-            message = await self._next(socket, made, cut)
+            message = await self._next(socket, recording, cut)
             if message is None:
-                made.cancelled = loop.time()
+                recording.cancelled = loop.time()
                 await socket.send(msgpack.packb({"type": "cancel"}))
                 continue
             now, kind = loop.time(), message.get("type")
             if kind == "ready":
-                mine, made.rate = message["id"], message["sample_rate"]
+                mine, recording.rate = message["id"], message["sample_rate"]
             elif kind == "error":
-                made.error = f"{message.get('code')}: {message.get('message')}"
+                recording.error = f"{message.get('code')}: {message.get('message')}"
                 return
             elif message.get("id") != mine:
                 continue
@@ -213,29 +219,29 @@ class NativeCaller(_SocketCaller):
                 pcm = samples_of(message["audio"])
                 stamps = _flat(message.get("stamps"))
                 size = len(message["audio"])
-                made.arrivals.append(Arrival(now, len(pcm), size, pcm, stamps=stamps))
+                recording.arrivals.append(Arrival(now, len(pcm), size, pcm, stamps=stamps))
             elif kind in ("done", "cancelled"):
-                made.ended = now
-                made.silent = now if kind == "cancelled" else None
+                recording.ended = now
+                recording.silent = now if kind == "cancelled" else None
                 return
 
 
-class FishLiveCaller(_SocketCaller):
+class FishLiveClient(_SocketClient):
     """Fish Audio's live dialect. It has no cancel: to interrupt, the connection is closed."""
 
-    async def say(self, made: Utterance, text: str, cut: Cut) -> None:
-        """See ``Caller.say``."""
-        loop, target = asyncio.get_running_loop(), self._target
-        socket = await self._open(made)
+    async def say(self, recording: Recording, text: str, cut: Interruption) -> None:
+        """See ``DialectClient.say``."""
+        loop, endpoint = asyncio.get_running_loop(), self._endpoint
+        socket = await self._open(recording)
         request: dict[str, Any] = {
-            **{"text": "", "format": "pcm", "sample_rate": target.asked_rate},
-            **{"latency": "low", **target.extra},
+            **{"text": "", "format": "pcm", "sample_rate": endpoint.asked_rate},
+            **{"latency": "low", **endpoint.extra},
         }
-        if target.voice:
-            request["reference_id"] = target.voice
-        made.rate = target.asked_rate
-        reader = PcmReader(made.rate)
-        made.sent = loop.time()
+        if endpoint.voice:
+            request["reference_id"] = endpoint.voice
+        recording.rate = endpoint.asked_rate
+        reader = PcmReader(recording.rate)
+        recording.sent = loop.time()
         for message in (
             {"event": "start", "request": request},
             {"event": "text", "text": text},
@@ -243,25 +249,25 @@ class FishLiveCaller(_SocketCaller):
         ):
             await socket.send(msgpack.packb(message))
         while True:
-            event = await self._next(socket, made, cut)
+            event = await self._next(socket, recording, cut)
             now = loop.time()
             if event is None:
-                made.cancelled = made.ended = now
+                recording.cancelled = recording.ended = now
                 await self.close()
                 return
             kind = event.get("event")
             if kind == "audio":
                 pcm = reader.feed(event["audio"])
-                made.rate = reader.rate
+                recording.rate = reader.rate
                 if len(pcm):
-                    made.arrivals.append(Arrival(now, len(pcm), len(event["audio"]), pcm))
+                    recording.arrivals.append(Arrival(now, len(pcm), len(event["audio"]), pcm))
             elif kind == "error":
-                made.error = str(event.get("error") or event.get("message"))
+                recording.error = str(event.get("error") or event.get("message"))
                 return
             elif kind == "finish":
-                made.ended = now
+                recording.ended = now
                 if event.get("reason") == "error":
-                    made.error = f"finish with reason error: {event.get('message', '')}"
+                    recording.error = f"finish with reason error: {event.get('message', '')}"
                 return
 
 

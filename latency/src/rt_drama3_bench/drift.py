@@ -1,4 +1,4 @@
-"""When something that should stay the same began to drift: pure arithmetic for ``soak``."""
+"""When a figure that should stay constant began to drift: pure arithmetic for ``soak``."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WARM = 0.1  # share of the run, at its beginning, that is no baseline yet
-BASE = 0.2  # share of the run behind it that is
-WINDOW = 5  # samples whose median is compared, so that one outlier is no drift
+WARM = 0.1  # share of the run, at its beginning, that is left out
+BASE = 0.2  # share of the run after that: the baseline
+WINDOW = 5  # samples whose median is compared, so that one outlier does not count
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How far something may go from its baseline.
+    """How far a figure may move from its baseline.
 
     Attributes:
-        relative: of the baseline.
+        relative: share of the baseline.
         absolute: in its unit; the larger of the two counts.
-        falling: less is bad (a lead), not more.
+        falling: less is worse, as for buffered audio.
     """
 
     relative: float
@@ -28,13 +28,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class Drift:
-    """What became of one watched figure.
+    """The course of one watched figure.
 
     Attributes:
-        baseline: its median in the beginning.
-        last: its median in the end.
+        baseline: its median at the beginning.
+        last: its median at the end.
         slope: per hour, by the median of the slopes of pairs (Theil and Sen).
-        since: seconds at which it left the limit for good; None if it never did.
+        since: seconds at which it left the limit and stayed outside; None otherwise.
     """
 
     baseline: float
@@ -48,7 +48,7 @@ def watch(times: Sequence[float], values: Sequence[float], limit: Limit) -> Drif
 
     Args:
         times: seconds since the beginning, rising.
-        values: of the figure then.
+        values: the figure at those times.
         limit: see ``Limit``.
     """
     if len(values) < 2 * WINDOW:
@@ -69,7 +69,7 @@ def watch(times: Sequence[float], values: Sequence[float], limit: Limit) -> Drif
 
 
 def slope(times: Sequence[float], values: Sequence[float], skip: int = 0, most: int = 400) -> float:
-    """Change per hour: the median over pairs, thinned to at most ``most`` samples."""
+    """Comparison per hour: the median over pairs, thinned to at most ``most`` samples."""
     pairs = list(zip(times, values, strict=True))[skip:]
     pairs = pairs[:: max(1, len(pairs) // most)]
     slopes = [

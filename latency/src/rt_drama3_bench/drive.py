@@ -1,4 +1,4 @@
-"""Carries a schedule out: every request at its moment, whatever became of those before."""
+"""Runs a schedule: every request at its time, whether or not earlier ones are done."""
 
 from __future__ import annotations
 
@@ -6,51 +6,51 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from rt_drama3_bench.dialects import Caller, Cut, call
-from rt_drama3_bench.metrics import Utterance
-from rt_drama3_bench.schedules import Due
+from rt_drama3_bench.dialects import DialectClient, Interruption, record_utterance
+from rt_drama3_bench.metrics import Recording
+from rt_drama3_bench.schedules import ScheduledRequest
 
 GRACE = 0.05  # seconds before a caller's next turn at which the one before is interrupted
 
 
 class Pool:
-    """Callers whose connections are used again.
+    """Clients whose connections are reused.
 
     Args:
-        make: gives a new one.
+        make: returns a new client.
     """
 
-    def __init__(self, make: Callable[[], Caller]) -> None:
+    def __init__(self, make: Callable[[], DialectClient]) -> None:
         self._make = make
-        self._idle: list[Caller] = []
-        self._all: list[Caller] = []
+        self._idle: list[DialectClient] = []
+        self._all: list[DialectClient] = []
 
-    def take(self) -> Caller:
-        """One that is idle, or a new one."""
+    def take(self) -> DialectClient:
+        """Returns an idle client, or a new one."""
         if self._idle:
             return self._idle.pop()
         self._all.append(self._make())
         return self._all[-1]
 
-    def give(self, caller: Caller) -> None:
-        """It is idle again."""
+    def give(self, caller: DialectClient) -> None:
+        """Puts a client back."""
         self._idle.append(caller)
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         for caller in self._all:
             await caller.close()
 
 
 async def drive(
-    schedule: Sequence[Due], make: Callable[[], Caller], limit: float = 60.0
-) -> list[Utterance]:
-    """Asks for everything in a schedule; a caller's own next turn interrupts the one before.
+    schedule: Sequence[ScheduledRequest], make: Callable[[], DialectClient], limit: float = 60.0
+) -> list[Recording]:
+    """Makes every request of a schedule; a caller's next turn interrupts the one before.
 
     Args:
         schedule: see ``schedules``.
-        make: gives a client; as many as are needed at the same time.
-        limit: seconds in which each utterance must be over.
+        make: returns a new client; called as often as there are concurrent requests.
+        limit: seconds within which each utterance must be complete.
 
     Returns:
         One record for every request, in the order of the schedule; ``due`` is that of the schedule
@@ -61,7 +61,7 @@ async def drive(
     turns: dict[int, list[int]] = defaultdict(list)
     for number, due in enumerate(schedule):
         turns[due.caller].append(number)
-    records: dict[int, Utterance] = {}
+    records: dict[int, Recording] = {}
 
     async def one_caller(numbers: list[int]) -> None:
         for place, number in enumerate(numbers):
@@ -72,7 +72,9 @@ async def drive(
             if place + 1 < len(numbers):
                 until = start + schedule[numbers[place + 1]].at - GRACE
             caller = pool.take()
-            record = await call(caller, due.text, at, Cut(due.cut_after, until), limit)
+            record = await record_utterance(
+                caller, due.text, at, Interruption(due.cut_after, until), limit
+            )
             pool.give(caller)
             record.label = f"caller {due.caller}"
             records[number] = record
@@ -84,8 +86,8 @@ async def drive(
     return [records[number] for number in range(len(schedule))]
 
 
-def most_at_once(records: Sequence[Utterance]) -> int:
-    """How many utterances were being made at the same time, at the most."""
+def most_concurrent(records: Sequence[Recording]) -> int:
+    """The largest number of concurrent utterances."""
     moments = [
         (at, step)
         for record in records
@@ -93,7 +95,7 @@ def most_at_once(records: Sequence[Utterance]) -> int:
         for at, step in ((record.sent or record.due, 1), (record.ended, -1))
     ]
     running = most = 0
-    for _, step in sorted(moments):  # who ends at a moment makes room for who begins
+    for _, step in sorted(moments):  # an end before a begin at the same moment
         running += step
         most = max(most, running)
     return most

@@ -1,7 +1,7 @@
-"""A bare WebSocket server that repeats messages when they once came: the floor of ``server``.
+"""A bare WebSocket server that sends recorded messages at their times: the floor of ``server``.
 
-What passes between its ``send`` and the client's ``recv`` is the machine's and the library's; what
-our server takes beyond that is its own.
+The time between its ``send`` and the client's ``recv`` belongs to the machine and the library; what
+our server adds to that is its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Energy and processor time of a stretch of work, where the machine tells.
+"""Energy and processor time of a stretch of work, where the machine reports them.
 
 Energy is that of the whole machine's processors (RAPL, Linux, often readable by root alone) and
-GPUs (NVML through ``nvidia-smi``'s library), whoever used them.
+GPUs (NVML through ``nvidia-smi``'s library), whatever used them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ RAPL = Path("/sys/class/powercap")
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What a stretch of work took.
+class WorkCost:
+    """The cost of a stretch of work.
 
     Attributes:
-        seconds: that passed.
+        seconds: elapsed.
         cpu_seconds: of processor time, of this process and its ended children, all threads.
-        cpu_joules, gpu_joules: of the machine; None where it does not tell.
+        cpu_joules, gpu_joules: of the machine; None where it does not report them.
     """
 
     seconds: float
@@ -32,7 +32,7 @@ class Spent:
     gpu_joules: float | None
 
     def per(self, audio_seconds: float) -> dict[str, float]:
-        """Cost of one second of audio, by name of what it costs; empty without audio."""
+        """Cost per second of audio, by resource; empty without audio."""
         if audio_seconds <= 0:
             return {}
         found = {"cpu_seconds": self.cpu_seconds / audio_seconds}
@@ -44,11 +44,11 @@ class Spent:
 
 
 class Meter:
-    """Begins to count when it is made; ``spent`` tells so far.
+    """Counts from its creation; ``spent`` returns the cost so far.
 
     Args:
         rapl: folder of the processors' counters.
-        gpu: gives the GPUs' joules; None: there is no such counter.
+        gpu: returns the GPUs' joules; None reads NVML.
     """
 
     def __init__(self, rapl: Path = RAPL, gpu: Callable[[], float] | None = None) -> None:
@@ -59,25 +59,25 @@ class Meter:
         self._cpu = _cpu_seconds()
         self._started = time.monotonic()
 
-    def spent(self) -> Spent:
-        """What it took since the meter was made."""
+    def spent(self) -> WorkCost:
+        """The cost since the meter was created."""
         joules: float | None = None
         for zone, before in self._counts.items():
             now = _read(zone / "energy_uj")
             if before is None or now is None:
                 continue
-            if now < before:  # the counter began anew
+            if now < before:  # the counter wrapped around
                 now += _read(zone / "max_energy_range_uj") or 0
             joules = (joules or 0.0) + max(0, now - before) / 1e6
         gpu = None
         if self._gpu is not None and self._joules_before is not None:
             gpu = self._gpu() - self._joules_before
         seconds = time.monotonic() - self._started
-        return Spent(seconds, _cpu_seconds() - self._cpu, joules, gpu)
+        return WorkCost(seconds, _cpu_seconds() - self._cpu, joules, gpu)
 
 
 def nvml_joules() -> Callable[[], float] | None:
-    """A function that gives the joules of all GPUs since the driver was loaded, or None."""
+    """A function that returns the joules of all GPUs since the driver was loaded, or None."""
     try:
         nvml = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
     except OSError:

@@ -1,7 +1,7 @@
-"""Percentiles, and how sure one can be of them. Samples are never trimmed: outliers are latency.
+"""Percentiles and their confidence intervals. Samples are never trimmed: outliers are latency.
 
-Intervals of a percentile come from order statistics, which suppose nothing of its distribution but
-that samples are independent; those of other figures from a bootstrap with a fixed seed.
+Intervals of a percentile come from order statistics, which assume nothing but
+independent samples; those of other figures from a bootstrap with a fixed seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESAMPLES = 2_000
 
 @dataclass(frozen=True)
 class Interval:
-    """Where a figure lies with 95 % confidence; None on a side of which too few samples tell."""
+    """Where a figure lies with 95 % confidence; a bound is None where there are too few samples."""
 
     low: float | None
     high: float | None
@@ -28,10 +28,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Summary:
-    """Samples of one kind, summed up.
+    """Summary of the samples of one kind.
 
     Attributes:
-        n: how many.
+        n: number of samples.
         mean, p50, p95, p99, longest: of them.
         p50_interval, p95_interval, p99_interval: 95 % confidence.
     """
@@ -78,7 +78,7 @@ def interval(samples: Sequence[float], share: float, confidence: float = CONFIDE
 
 
 def summarize(samples: Sequence[float]) -> Summary:
-    """Sums samples up.
+    """Summarises samples.
 
     Raises:
         ValueError: there are none.

@@ -1,7 +1,7 @@
-"""Callers of the HTTP routes: Fish Audio's ``/v1/tts`` and OpenAI's ``/v1/audio/speech``.
+"""Clients of the HTTP routes: Fish Audio's ``/v1/tts`` and OpenAI's ``/v1/audio/speech``.
 
-The answer is read as it comes from the network: what one read gives is one piece. PCM is asked for;
-a WAV header is understood. Interrupting is closing the connection, which the server may learn late.
+The answer is read as it arrives from the network: one read returns one chunk. PCM is requested; a
+WAV header is understood. To interrupt, the connection is closed, which the server may notice late.
 """
 
 from __future__ import annotations
@@ -16,57 +16,59 @@ from typing import Any
 
 import h11
 
-from rt_drama3_bench.dialects import Cut, PcmReader
-from rt_drama3_bench.metrics import Arrival, Utterance
-from rt_drama3_bench.target import Target
+from rt_drama3_bench.dialects import Interruption, PcmReader
+from rt_drama3_bench.endpoint import Endpoint
+from rt_drama3_bench.metrics import Arrival, Recording
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Open = Callable[..., Awaitable[Streams]]
 READ = 65_536
-ERROR = 2_000  # bytes of an error's body that are told
+ERROR = 2_000  # bytes of an error's body that are reported
 
 
-class HttpCaller:
+class HttpClient:
     """One POST per utterance, over a connection that is kept while the server keeps it.
 
     Args:
-        target: the server.
+        endpoint: the server.
         open_connection: asyncio's; tests give their own.
     """
 
-    def __init__(self, target: Target, open_connection: Open = asyncio.open_connection) -> None:
-        self._target, self._open_connection = target, open_connection
+    def __init__(self, endpoint: Endpoint, open_connection: Open = asyncio.open_connection) -> None:
+        self._endpoint, self._open_connection = endpoint, open_connection
         self._streams: Streams | None = None
         self._http = h11.Connection(h11.CLIENT)
 
     async def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].close()
             with contextlib.suppress(OSError, ssl.SSLError):
                 await streams[1].wait_closed()
 
-    async def say(self, made: Utterance, text: str, cut: Cut) -> None:
-        """See ``Caller.say``."""
+    async def say(self, recording: Recording, text: str, cut: Interruption) -> None:
+        """See ``DialectClient.say``."""
         loop = asyncio.get_running_loop()
-        reader, writer = await self._open(made)
+        reader, writer = await self._open(recording)
         body = json.dumps(self._body(text)).encode()
         headers = {
-            **{"Host": f"{self._target.host}:{self._target.port}", "Accept": "*/*"},
+            **{"Host": f"{self._endpoint.host}:{self._endpoint.port}", "Accept": "*/*"},
             **{"Content-Type": "application/json", "Content-Length": str(len(body))},
-            **self._target.headers,
+            **self._endpoint.headers,
         }
-        request = h11.Request(method="POST", target=self._target.path, headers=[*headers.items()])
+        request = h11.Request(method="POST", target=self._endpoint.path, headers=[*headers.items()])
         out = self._http.send(request) or b""
         out += self._http.send(h11.Data(data=body)) or b""
         out += self._http.send(h11.EndOfMessage()) or b""
-        made.sent = loop.time()
+        recording.sent = loop.time()
         writer.write(out)
         await writer.drain()
-        await self._read(reader, made, cut)
+        await self._read(reader, recording, cut)
 
-    async def _read(self, reader: asyncio.StreamReader, made: Utterance, cut: Cut) -> None:
+    async def _read(
+        self, reader: asyncio.StreamReader, recording: Recording, cut: Interruption
+    ) -> None:
         loop = asyncio.get_running_loop()
         pcm: PcmReader | None = None
         refused: bytes | None = None
@@ -74,38 +76,38 @@ class HttpCaller:
         while True:
             event = self._event()
             if event is h11.NEED_DATA:
-                moment = cut.moment(made)
+                moment = cut.moment(recording)
                 try:
                     async with asyncio.timeout_at(moment):
                         data = await reader.read(READ)
                 except TimeoutError:
                     if moment is None:
                         raise
-                    made.cancelled = made.ended = loop.time()
+                    recording.cancelled = recording.ended = loop.time()
                     await self.close()
                     return
                 now = loop.time()
-                if made.first_byte is None and data:
-                    made.first_byte = now
+                if recording.first_byte is None and data:
+                    recording.first_byte = now
                 self._http.receive_data(data)
             elif isinstance(event, h11.Response):
                 if event.status_code != 200:
                     refused = f"HTTP {event.status_code}: ".encode()
-                made.rate = _rate(event, self._target.asked_rate)
-                pcm = PcmReader(made.rate)
+                recording.rate = _rate(event, self._endpoint.asked_rate)
+                pcm = PcmReader(recording.rate)
             elif isinstance(event, h11.Data):
                 if refused is not None:
                     refused = (refused + bytes(event.data))[:ERROR]
                     continue
                 assert pcm is not None
                 samples = pcm.feed(bytes(event.data))
-                made.rate = pcm.rate
+                recording.rate = pcm.rate
                 if len(samples):
-                    made.arrivals.append(Arrival(now, len(samples), len(event.data), samples))
+                    recording.arrivals.append(Arrival(now, len(samples), len(event.data), samples))
             elif isinstance(event, h11.EndOfMessage):
-                made.ended = now
+                recording.ended = now
                 if refused is not None:
-                    made.error = refused.decode(errors="replace")
+                    recording.error = refused.decode(errors="replace")
                 await self._again()
                 return
             else:
@@ -118,45 +120,45 @@ class HttpCaller:
             raise ValueError(f"the answer is broken: {error}") from error
 
     async def _again(self) -> None:
-        """Makes the connection ready for the next request, or gives it up."""
+        """Makes the connection ready for the next request, or closes it."""
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
         else:
             await self.close()
 
-    async def _open(self, made: Utterance) -> Streams:
+    async def _open(self, recording: Recording) -> Streams:
         if self._streams is not None and not self._streams[0].at_eof():
             return self._streams
         await self.close()
         loop = asyncio.get_running_loop()
         began = loop.time()
-        tls = ssl.create_default_context() if self._target.secure else None
+        tls = ssl.create_default_context() if self._endpoint.secure else None
         self._streams = await self._open_connection(
-            self._target.host, self._target.port, ssl=tls, limit=1 << 20
+            self._endpoint.host, self._endpoint.port, ssl=tls, limit=1 << 20
         )
         self._http = h11.Connection(h11.CLIENT)
-        made.connect = loop.time() - began
+        recording.connect = loop.time() - began
         return self._streams
 
     def _body(self, text: str) -> dict[str, Any]:
-        target = self._target
-        if target.dialect == "openai":
+        endpoint = self._endpoint
+        if endpoint.dialect == "openai":
             body: dict[str, Any] = {
-                **{"input": text, "model": target.model or "tts-1"},
-                **{"voice": target.voice or "alloy", "response_format": "pcm"},
+                **{"input": text, "model": endpoint.model or "tts-1"},
+                **{"voice": endpoint.voice or "alloy", "response_format": "pcm"},
             }
-            if target.rate:  # not OpenAI's: only where the user asked
-                body["sample_rate"] = target.rate
+            if endpoint.rate:  # not OpenAI's: only where the user asked
+                body["sample_rate"] = endpoint.rate
         else:
-            body = {"text": text, "format": "pcm", "sample_rate": target.asked_rate}
+            body = {"text": text, "format": "pcm", "sample_rate": endpoint.asked_rate}
             body["latency"] = "low"
-            if target.voice:
-                body["reference_id"] = target.voice
-        return {**body, **target.extra}
+            if endpoint.voice:
+                body["reference_id"] = endpoint.voice
+        return {**body, **endpoint.extra}
 
 
 def _rate(response: h11.Response, asked: int) -> int:
-    """Samples per second, as the answer says, or as was asked."""
+    """Samples per second, as the answer states, or as requested."""
     found = {bytes(name).lower(): bytes(value).decode() for name, value in response.headers}
     stated = found.get(b"x-sample-rate") or ""
     if not stated.isdigit():

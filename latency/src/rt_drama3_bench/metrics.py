@@ -1,7 +1,7 @@
-"""What a listener noticed of one utterance, from when its audio came: docs/latency.md, in code.
+"""What a listener notices of one utterance, from when its audio arrived: docs/latency.md in code.
 
 Times are seconds of any one monotonic clock; the figures are milliseconds unless their name says
-otherwise. Nothing here looks at a clock.
+otherwise. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _EXACT = 1e-3  # milliseconds: below, an underrun is the rounding of floats
 
 @dataclass(frozen=True)
 class Arrival:
-    """One piece of audio as it came.
+    """One chunk of audio as it arrived.
 
     Attributes:
-        at: when its last byte was there.
-        samples: how many it brought.
+        at: arrival of its last byte.
+        samples: number of samples.
         size: bytes of audio.
-        pcm: the samples, float32 within -1..1, where they were kept.
-        excused: a gap before it is no fault: its text was not there.
-        stamps: milliseconds since the request was accepted, by stage, where the server tells.
+        pcm: the samples, float32 within -1..1, where kept.
+        excused: a gap before it does not count: its text was missing.
+        stamps: milliseconds since the request was accepted, by stage, where the server sends them.
     """
 
     at: float
@@ -46,20 +46,20 @@ class Arrival:
 
 
 @dataclass
-class Utterance:
-    """All that was recorded of one utterance.
+class Recording:
+    """The record of one utterance.
 
     Attributes:
-        due: when it should have begun; where requests have a schedule, this is what it says, even
-            if the client was late. Everything is counted from here.
+        due: when it should have begun: the time in the schedule, where there is one, even if the
+            client was late. Everything counts from here.
         rate: samples per second; 0 while unknown.
         sent: when the request went out.
-        connect: seconds that opening its connection took; 0 over one that was open.
+        connect: seconds to open the connection; 0 where it was open already.
         first_byte: when the first byte of the answer came.
         arrivals: of audio.
-        ended: when the server had said that all was there.
+        ended: when the server reported the end.
         cancelled, silent: when a barge-in was sent, and when its answer came.
-        error: what ended it otherwise.
+        error: what ended it early.
         label: which stream it belongs to.
     """
 
@@ -77,29 +77,29 @@ class Utterance:
 
     @property
     def seconds(self) -> float:
-        """Of audio that came."""
+        """Seconds of audio that arrived."""
         return sum(a.samples for a in self.arrivals) / self.rate if self.rate else 0.0
 
     def audio(self) -> Samples:
-        """All samples that were kept, in one piece."""
+        """All samples that were kept, as one array."""
         kept = [a.pcm for a in self.arrivals if a.pcm is not None]
         return np.concatenate(kept) if kept else np.zeros(0, np.float32)
 
     def seams(self) -> list[int]:
-        """Sample numbers at which the second and later pieces begin."""
+        """Sample numbers at which the second and later chunks begin."""
         ends = np.cumsum([a.samples for a in self.arrivals])
         return [int(end) for end in ends[:-1]]
 
 
 @dataclass(frozen=True)
-class Played:
-    """One piece as a player has it that begins with the first one and never waits on purpose.
+class PlayedArrival:
+    """One chunk in a player that starts with the first chunk and never waits on purpose.
 
     Attributes:
-        at: when it came.
+        at: when it arrived.
         heard: when its first sample is played.
-        lead: seconds of audio in hand just before it came; negative for how long there was none.
-        gap: seconds of silence in front of it.
+        lead: seconds buffered just before it arrived; negative during an underrun.
+        gap: seconds of silence before it.
         until: when its last sample has been played.
     """
 
@@ -110,16 +110,16 @@ class Played:
     until: float
 
 
-def play(arrivals: Sequence[Arrival], rate: int) -> list[Played]:
-    """Plays pieces as they come; see ``Played``."""
-    played: list[Played] = []
+def play(arrivals: Sequence[Arrival], rate: int) -> list[PlayedArrival]:
+    """Plays chunks as they come; see ``PlayedArrival``."""
+    played: list[PlayedArrival] = []
     until = arrivals[0].at if arrivals else 0.0
     for number, arrival in enumerate(arrivals):
         heard = max(until, arrival.at)
         gap = 0.0 if number == 0 or arrival.excused else heard - until
         lead = until - arrival.at
         until = heard + arrival.samples / rate
-        played.append(Played(arrival.at, heard, lead, gap, until))
+        played.append(PlayedArrival(arrival.at, heard, lead, gap, until))
     return played
 
 
@@ -129,17 +129,17 @@ class Metrics:
 
     Attributes:
         first_byte_ms, first_pcm_ms, first_audible_ms: from when it was due.
-        total_ms: until the server said that all was there.
+        total_ms: until the server reported the end.
         audio_s: seconds of audio.
         delivery_rtf: time from due to the end, by the duration of the audio.
-        underruns, underrun_worst_ms, underrun_all_ms: silences of the player for want of audio.
-        least_lead_ms: least audio in hand when more came (from the second piece on).
-        interval_p50_ms, interval_max_ms: between pieces.
+        underruns, underrun_worst_ms, underrun_all_ms: silences while the player had no audio.
+        least_lead_ms: least buffered audio when a chunk arrived (from the second one).
+        interval_p50_ms, interval_max_ms: between chunks.
         jitter_ms: deviation of the transit from its median, root of the mean square.
-        lead_slope: seconds of lead gained per second; 0 for a server that keeps pace exactly.
+        lead_slope: seconds of buffered audio gained per second; 0 keeps pace exactly.
         barge_in_ms: from a barge-in to the last audio that came, or to its answer if none did.
-        silent_ms: from a barge-in to its answer, behind which no audio comes.
-        late_ms: how late the client itself was in sending, included in all of the above.
+        silent_ms: from a barge-in to its answer, after which no audio comes.
+        late_ms: how late the client itself sent, included in all of the above.
     """
 
     first_byte_ms: float | None
@@ -171,7 +171,7 @@ class Metrics:
         return self.underrun_worst_ms <= TOLERATED
 
 
-def measure(utterance: Utterance) -> Metrics:
+def measure(utterance: Recording) -> Metrics:
     """The figures of an utterance; see ``Metrics``."""
     due, arrivals, rate = utterance.due, utterance.arrivals, utterance.rate
     played = play(arrivals, rate) if rate else []
@@ -208,9 +208,9 @@ def measure(utterance: Utterance) -> Metrics:
 
 
 def jitter(arrivals: Sequence[Arrival], rate: int) -> float | None:
-    """Milliseconds; see docs/latency.md. None below three pieces.
+    """Milliseconds; see docs/latency.md. None below three chunks.
 
-    ``D_i`` is by how much piece i came later after the one before than that one lasts.
+    ``D_i`` is by how much chunk i came later after the one before than that one lasts.
     """
     if len(arrivals) < 3:
         return None
@@ -220,7 +220,7 @@ def jitter(arrivals: Sequence[Arrival], rate: int) -> float | None:
 
 
 def audible_sample(pcm: Samples, rate: int) -> int | None:
-    """Number of the first sample that is heard; None for silence.
+    """Index of the first audible sample; None for silence.
 
     It reaches -40 dBFS, and so does a quarter of the 5 ms that begin with it.
     """
@@ -236,9 +236,9 @@ def audible_sample(pcm: Samples, rate: int) -> int | None:
 
 
 def stages(arrival: Arrival) -> dict[str, float]:
-    """Milliseconds that one piece spent in each stage, from the server's own stamps.
+    """Milliseconds that one chunk spent in each stage, from the server's own stamps.
 
-    ``prefill`` counts from the acceptance of the request and belongs to its first piece alone;
+    ``prefill`` counts from the acceptance of the request and belongs to its first chunk alone;
     ``frames`` is from the prompt read to the last frame drawn.
     """
     stamps = arrival.stamps
@@ -272,7 +272,7 @@ def _since(start: float, moment: float | None) -> float | None:
 
 
 def _first_audible(
-    arrivals: Sequence[Arrival], played: Sequence[Played], rate: int
+    arrivals: Sequence[Arrival], played: Sequence[PlayedArrival], rate: int
 ) -> float | None:
     if not played or any(a.pcm is None for a in arrivals):
         return None
@@ -280,15 +280,15 @@ def _first_audible(
     number = audible_sample(pcm, rate)
     if number is None:
         return None
-    for arrival, piece in zip(arrivals, played, strict=True):
+    for arrival, chunk in zip(arrivals, played, strict=True):
         if number < arrival.samples:
-            return piece.heard + number / rate
+            return chunk.heard + number / rate
         number -= arrival.samples
     return None
 
 
-def _slope(played: Sequence[Played]) -> float | None:
-    """Least squares of lead over time, from the second piece on."""
+def _slope(played: Sequence[PlayedArrival]) -> float | None:
+    """Least squares of lead over time, from the second chunk on."""
     if len(played) < 3:
         return None
     at = np.asarray([p.at for p in played[1:]])

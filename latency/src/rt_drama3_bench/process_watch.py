@@ -1,4 +1,4 @@
-"""Memory, file descriptors and threads of another process, as Linux tells them."""
+"""Memory, file descriptors and threads of another process, as Linux reports them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Usage:
-    """Of one process; None where the system does not tell.
+    """Usage of one process; None where the system does not report it.
 
     Attributes:
         memory_mb: resident and its own (anonymous), in MiB.
@@ -22,7 +22,7 @@ class Usage:
 
 
 def usage(pid: int, proc: Path = Path("/proc")) -> Usage:
-    """Looks at a process; one that has ended, or another system, tells nothing."""
+    """Reads a process's usage; empty for one that has ended, or on another system."""
     folder = proc / str(pid)
     try:
         lines = (folder / "status").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Scenarios that listen to a server from outside: ``client``, ``peer`` and ``load``."""
+"""Scenarios that measure a server from outside: ``client``, ``peer`` and ``load``."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rt_drama3_bench import metrics, seams
-from rt_drama3_bench.dialects import Cut, call, make_caller
-from rt_drama3_bench.drive import drive, most_at_once
+from rt_drama3_bench.dialects import Interruption, make_client, record_utterance
+from rt_drama3_bench.drive import drive, most_concurrent
+from rt_drama3_bench.endpoint import Endpoint
 from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.estimates import percentile
-from rt_drama3_bench.metrics import TOLERATED, Metrics, Utterance
+from rt_drama3_bench.metrics import TOLERATED, Metrics, Recording
 from rt_drama3_bench.result import Result, Verdict
-from rt_drama3_bench.schedules import TEXTS, Due, fixed, poisson, turns
-from rt_drama3_bench.server_process import Served
-from rt_drama3_bench.target import Target
+from rt_drama3_bench.schedules import TEXTS, ScheduledRequest, fixed, poisson, turns
+from rt_drama3_bench.server_process import ServerProcess
 
 SENTENCE, LONG = TEXTS[2], TEXTS[4]
 PATTERNS = ("steady", "fixed", "poisson", "turns")
 BROKEN = 0.01  # share of the utterances that may go wrong at a level that holds
 BARGE_IN = 0.5  # seconds after the first audio, or this share of what a sentence takes to be sent
-PATIENCE = 2_000.0  # milliseconds to the first audio; who waits longer is not served in realtime
+PATIENCE = 2_000.0  # milliseconds to the first audio; longer is not realtime
 
 
 def peer(
-    result: Result, target: Target, times: int = 20, barge_ins: int = 5, pause: float = 0.3
+    result: Result, endpoint: Endpoint, times: int = 20, barge_ins: int = 5, pause: float = 0.3
 ) -> None:
     """Utterances one after the other, then some that are interrupted.
 
     Args:
-        result: takes what is found.
-        target: the server.
+        result: receives the measurements.
+        endpoint: the server.
         times: utterances that are measured; one before them warms the server and the way to it.
         barge_ins: utterances that are interrupted half a second after their first audio, or sooner
             where the server would have sent all of it by then.
@@ -42,7 +42,7 @@ def peer(
     Raises:
         BenchError: the first utterance failed.
     """
-    first, spoken, cut = asyncio.run(_peer(target, times, barge_ins, pause))
+    first, spoken, cut = asyncio.run(_peer(endpoint, times, barge_ins, pause))
     figures = metrics.measure(first)
     result.preparation["connection"] = first.connect
     result.preparation["first utterance of all"] = (figures.total_ms or 0.0) / 1e3
@@ -52,9 +52,9 @@ def peer(
     result.add("barge in", "ms", _known(cut, lambda m: m.barge_in_ms))
     result.add("barge in to its answer", "ms", _known(cut, lambda m: m.silent_ms))
     if cut and all(u.cancelled is None and u.error is None for u in cut):
-        result.notes.append("barge-in: the server had sent everything before it could be told")
+        result.notes.append("barge-in: the server had sent everything before an interruption")
     elif cut and not any(u.silent is not None for u in cut):
-        result.notes.append("barge-in: this dialect has no answer to it; nothing to measure")
+        result.notes.append("barge-in: this dialect has no answer to it; not measured")
     _judge_continuity(result, "", spoken)
     judge_seams(result, spoken)
 
@@ -67,30 +67,30 @@ def client(
     barge_ins: int = 5,
     rate: int = 16_000,
 ) -> None:
-    """Our own server in another process, as a listener has it."""
-    with Served(model, step_mode, max_streams=1) as served:
+    """Our own server in another process, as a listener hears it."""
+    with ServerProcess(model, step_mode, max_streams=1) as served:
         result.preparation["server ready"] = served.started
-        peer(result, Target(served.url, "native", rate=rate), times, barge_ins)
+        peer(result, Endpoint(served.url, "native", rate=rate), times, barge_ins)
 
 
-def judge_seams(result: Result, spoken: Sequence[Utterance]) -> None:
-    """Adds what can be heard at the joints of the audio."""
+def judge_seams(result: Result, spoken: Sequence[Recording]) -> None:
+    """Judges audible faults at the seams of the audio."""
     faults = [
         (number, fault)
         for number, one in enumerate(spoken)
         if one.error is None and one.rate
         for fault in seams.check(one.audio(), one.seams(), one.rate)
     ]
-    joints = sum(max(0, len(one.arrivals) - 1) for one in spoken)
+    seams = sum(max(0, len(one.arrivals) - 1) for one in spoken)
     detail = ", ".join(f"{f.kind} at {f.sample} of utterance {n}" for n, f in faults[:3])
     result.verdicts.append(
-        Verdict(f"faults that can be heard at {joints} joints", len(faults), 0, detail=detail)
+        Verdict(f"faults that can be heard at {seams} seams", len(faults), 0, detail=detail)
     )
 
 
 def load(
     result: Result,
-    target: Target | None,
+    endpoint: Endpoint | None,
     pattern: str = "steady",
     levels: Sequence[float] = (),
     seconds: float = 20.0,
@@ -100,18 +100,18 @@ def load(
     max_streams: int = 64,
     price: float | None = None,
 ) -> None:
-    """Raises the load until listeners hear gaps, wait for long, or are refused.
+    """Raises the load until listeners hear underruns, wait too long, or are refused.
 
     Args:
-        result: takes what is found.
-        target: the server; None starts one.
-        pattern: steady (so many speak without a pause), fixed and poisson (requests a second), or
-            turns (so many conversations with barge-ins).
+        result: receives the measurements.
+        endpoint: the server; None starts one.
+        pattern: steady (streams without a pause), fixed and poisson (requests a second), or turns
+            (conversations with barge-ins).
         levels: streams, or requests a second; default: doubled until it breaks.
         seconds: of one level.
         seed: of the schedule.
-        model, step_mode, max_streams: of a server that is started. It admits as ever: what is more
-            than it can speak in realtime waits, and waiting counts.
+        model, step_mode, max_streams: of a server that is started. It admits as usual: what it
+            cannot speak in realtime waits, and waiting counts.
         price: of the machine for an hour, to say what a stream costs.
 
     Raises:
@@ -120,17 +120,17 @@ def load(
     """
     if pattern not in PATTERNS:
         raise BenchError(f"the pattern is {pattern!r}; use one of {', '.join(PATTERNS)}.")
-    if target is not None:
-        _ramp(result, target, pattern, levels, seconds, seed, price)
+    if endpoint is not None:
+        _ramp(result, endpoint, pattern, levels, seconds, seed, price)
         return
-    with Served(model, step_mode, max_streams) as served:
+    with ServerProcess(model, step_mode, max_streams) as served:
         result.preparation["server ready"] = served.started
-        _ramp(result, Target(served.url), pattern, levels, seconds, seed, price)
+        _ramp(result, Endpoint(served.url), pattern, levels, seconds, seed, price)
 
 
 @dataclass(frozen=True)
-class Level:
-    """What became of one level of load.
+class LoadLevel:
+    """The outcome of one level of load.
 
     Attributes:
         load: streams, or requests a second.
@@ -139,7 +139,7 @@ class Level:
         stuttered: with an underrun beyond 100 ms.
         waited: more than two seconds for the first audio.
         worst_ms: underrun.
-        at_once: utterances that were made at the same time, at the most.
+        concurrent: largest number of concurrent utterances.
         first_p95_ms: first audible sample, from when it was due.
         audio_s: seconds of audio.
     """
@@ -150,18 +150,18 @@ class Level:
     stuttered: int
     waited: int
     worst_ms: float
-    at_once: int
+    concurrent: int
     first_p95_ms: float | None
     audio_s: float
 
     @property
     def holds(self) -> bool:
-        """Whether nearly all listeners heard all, soon and without a gap."""
+        """Whether nearly all listeners heard everything, promptly and without an underrun."""
         return self.failed + self.stuttered + self.waited <= BROKEN * self.asked
 
 
-def judge_level(load: float, records: Sequence[Utterance]) -> Level:
-    """Sums one level up."""
+def judge_level(load: float, records: Sequence[Recording]) -> LoadLevel:
+    """Summarises one level."""
     good = [record for record in records if record.error is None]
     found = [metrics.measure(record) for record in good]
     firsts = [
@@ -170,20 +170,20 @@ def judge_level(load: float, records: Sequence[Utterance]) -> Level:
         if m.first_pcm_ms is not None
     ]
     known = [first for first in firsts if first is not None]
-    return Level(
+    return LoadLevel(
         load,
         len(records),
         len(records) - len(good),
         sum(not m.tolerable for m in found),
         sum(m.tolerable and (m.first_pcm_ms or 0.0) > PATIENCE for m in found),
         max((m.underrun_worst_ms for m in found), default=0.0),
-        most_at_once(records),
+        most_concurrent(records),
         percentile(known, 0.95) if known else None,
         sum(m.audio_s for m in found),
     )
 
 
-def schedule(pattern: str, level: float, seconds: float, seed: int) -> list[Due]:
+def schedule(pattern: str, level: float, seconds: float, seed: int) -> list[ScheduledRequest]:
     """The requests of one level."""
     if pattern == "fixed":
         return fixed(level, seconds)
@@ -193,31 +193,33 @@ def schedule(pattern: str, level: float, seconds: float, seed: int) -> list[Due]
         return turns(round(level), seconds, seed)
     # One long text for each caller, all at the same moment: the hardest beginning.
     length = max(1, round(seconds / 15))
-    return [Due(0.0, caller, " ".join([LONG] * length)) for caller in range(round(level))]
+    return [
+        ScheduledRequest(0.0, caller, " ".join([LONG] * length)) for caller in range(round(level))
+    ]
 
 
 def _ramp(
     result: Result,
-    target: Target,
+    endpoint: Endpoint,
     pattern: str,
     levels: Sequence[float],
     seconds: float,
     seed: int,
     price: float | None,
 ) -> None:
-    warm = asyncio.run(_once(target))
+    warm = asyncio.run(_once(endpoint))
     if warm.error is not None:
         raise BenchError(f"the first utterance failed: {warm.error}")
     result.preparation["first utterance of all"] = (warm.ended or warm.due) - warm.due
     ramp = iter(levels) if levels else _doubling(pattern)
     unit = "streams" if pattern in ("steady", "turns") else "requests a second"
-    reached: list[Level] = []
-    patient = replace(target, timeout=max(target.timeout, 6 * seconds))
+    reached: list[LoadLevel] = []
+    patient = replace(endpoint, timeout=max(endpoint.timeout, 6 * seconds))
     for level in ramp:
         due = schedule(pattern, level, seconds, seed)
         if not due:
             continue
-        records = asyncio.run(drive(due, lambda: make_caller(patient), patient.timeout))
+        records = asyncio.run(drive(due, lambda: make_client(patient), patient.timeout))
         found = judge_level(level, records)
         reached.append(found)
         result.record(f"{level:g} {unit}: ", records, keep=400)
@@ -228,7 +230,7 @@ def _ramp(
     result.facts["pattern"] = pattern
     result.facts[f"{unit} that stay realtime"] = last
     result.facts["at the same time, at the most"] = max(
-        (level.at_once for level in reached if level.holds), default=0
+        (level.concurrent for level in reached if level.holds), default=0
     )
     result.facts["audio seconds"] = sum(level.audio_s for level in reached)
     if price is not None and last and pattern in ("steady", "turns"):
@@ -244,40 +246,40 @@ def _doubling(pattern: str) -> Iterator[float]:
     return itertools.chain([scale], [2 * scale, 3 * scale], grown)
 
 
-async def _once(target: Target) -> Utterance:
-    caller = make_caller(target)
+async def _once(endpoint: Endpoint) -> Recording:
+    caller = make_client(endpoint)
     now = asyncio.get_running_loop().time()
     try:
-        return await call(caller, SENTENCE, now, limit=target.timeout)
+        return await record_utterance(caller, SENTENCE, now, limit=endpoint.timeout)
     finally:
         await caller.close()
 
 
 async def _peer(
-    target: Target, times: int, barge_ins: int, pause: float
-) -> tuple[Utterance, list[Utterance], list[Utterance]]:
-    caller, loop = make_caller(target), asyncio.get_running_loop()
+    endpoint: Endpoint, times: int, barge_ins: int, pause: float
+) -> tuple[Recording, list[Recording], list[Recording]]:
+    caller, loop = make_client(endpoint), asyncio.get_running_loop()
 
-    async def one(text: str, cut: Cut | None = None) -> Utterance:
-        made = await call(caller, text, loop.time(), cut, target.timeout)
+    async def one(text: str, cut: Interruption | None = None) -> Recording:
+        made = await record_utterance(caller, text, loop.time(), cut, endpoint.timeout)
         await asyncio.sleep(pause)
         return made
 
     try:
         first = await one(SENTENCE)
         if first.error is not None:
-            raise BenchError(f"{target.address} did not speak: {first.error}")
+            raise BenchError(f"{endpoint.address} did not speak: {first.error}")
         spoken = [await one(SENTENCE) for _ in range(times)]
         sending = [u.ended - u.arrivals[0].at for u in spoken if u.ended and u.arrivals]
         usual = statistics.median(sending) if sending else 1.0
-        soon = Cut(after=BARGE_IN * min(1.0, usual))
+        soon = Interruption(after=BARGE_IN * min(1.0, usual))
         cut = [await one(LONG, soon) for _ in range(barge_ins)]
     finally:
         await caller.close()
     return first, spoken, cut
 
 
-def _judge_continuity(result: Result, prefix: str, spoken: Sequence[Utterance]) -> None:
+def _judge_continuity(result: Result, prefix: str, spoken: Sequence[Recording]) -> None:
     found = [metrics.measure(one) for one in spoken if one.error is None]
     if not found:
         return
@@ -288,6 +290,6 @@ def _judge_continuity(result: Result, prefix: str, spoken: Sequence[Utterance]) 
     result.verdicts.append(Verdict(name, worst, TOLERATED, detail=detail))
 
 
-def _known(records: Sequence[Utterance], figure: Callable[[Metrics], float | None]) -> list[float]:
+def _known(records: Sequence[Recording], figure: Callable[[Metrics], float | None]) -> list[float]:
     values = (figure(metrics.measure(one)) for one in records if one.error is None)
     return [value for value in values if value is not None]

@@ -16,7 +16,7 @@ from rt_drama3_bench.result import Result
 from rt_drama3_bench.tables import number
 
 MOST_CURVES = 40
-_PIECES = ("#1f6feb", "#80b3ff")  # one piece from the next
+_CHUNKS = ("#1f6feb", "#80b3ff")  # one chunk from the next
 _LANES = ("text", "prefill", "frames", "codec", "send", "way", "playback")
 _STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em;
@@ -61,7 +61,7 @@ def _pictures(result: Result) -> str:
         parts += ["<h2>One utterance, from text to ear</h2>", timeline(shown)]
         made, heard = (max(p[when] for p in shown["pieces"]) for when in ("at_ms", "heard_ms"))
         if heard > 2 * made:
-            parts += ["<p>The same, until the last piece came:</p>", timeline(shown, made)]
+            parts += ["<p>The same, until the last chunk came:</p>", timeline(shown, made)]
     firsts = _first_audio(result)
     if firsts is not None:
         name, samples = firsts
@@ -72,8 +72,8 @@ def _pictures(result: Result) -> str:
         if len(u["pieces"]) > 2
     ][:MOST_CURVES]
     if curves:
-        axes = ("ms since the request was due", "ms in hand")
-        parts += ["<h2>Lead of the listener</h2>", plots.lines(curves, *axes, level=0.0)]
+        axes = ("ms since the request was due", "ms buffered")
+        parts += ["<h2>Audio buffered by the listener</h2>", plots.lines(curves, *axes, level=0.0)]
     if len(spoken) > 1:
         start = min(u["due_s"] for u in spoken)
         points = [
@@ -89,9 +89,9 @@ def timeline(utterance: dict[str, Any], until: float | None = None) -> str:
     """Prefill, frames, groups, sends and playback of one utterance; cut off at ``until`` ms."""
     bars = [Bar("text", 0.0, 0.0, COLOURS[5], "the text is sent")]
     before = 0.0
-    for place, piece in enumerate(utterance["pieces"]):
-        stamps, at = piece["stamps"] or {}, piece["at_ms"]
-        what = f"piece {place}: {piece['audio_ms']:.0f} ms of audio"
+    for place, chunk in enumerate(utterance["pieces"]):
+        stamps, at = chunk["stamps"] or {}, chunk["at_ms"]
+        what = f"chunk {place}: {chunk['audio_ms']:.0f} ms of audio"
         # The server counts from when it accepted the request, somewhat after this clock began.
         if {"prefilled", "sampled", "decoded"} <= stamps.keys():
             drawn = stamps["sampled"]
@@ -99,16 +99,16 @@ def timeline(utterance: dict[str, Any], until: float | None = None) -> str:
                 span = f"prompt read, {stamps['prefilled']:.1f} ms"
                 bars.append(Bar("prefill", 0.0, stamps["prefilled"], COLOURS[4], span))
                 before = stamps["prefilled"]
-            bars.append(Bar("frames", before, drawn, _PIECES[place % 2], what))
+            bars.append(Bar("frames", before, drawn, _CHUNKS[place % 2], what))
             decoded = stamps["decoded"]
             bars.append(Bar("codec", drawn, decoded, COLOURS[2], f"{what}, decoded"))
             sent = stamps.get("sent", decoded)
             bars.append(Bar("send", decoded, sent, COLOURS[3], f"{what}, sent"))
             bars.append(Bar("way", min(sent, at), at, COLOURS[5], f"{what}, on its way"))
             before = drawn
-        heard = piece["heard_ms"]
-        title = f"{what}, heard from {heard:.1f} ms, lead {piece['lead_ms']:.1f} ms"
-        bars.append(Bar("playback", heard, heard + piece["audio_ms"], _PIECES[place % 2], title))
+        heard = chunk["heard_ms"]
+        title = f"{what}, heard from {heard:.1f} ms, lead {chunk['lead_ms']:.1f} ms"
+        bars.append(Bar("playback", heard, heard + chunk["audio_ms"], _CHUNKS[place % 2], title))
     if until is not None:
         bars = [replace(b, end=min(b.end, until)) for b in bars if b.start <= until]
     used = [name for name in _LANES if any(bar.lane == name for bar in bars)]

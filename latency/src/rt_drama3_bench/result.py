@@ -1,4 +1,4 @@
-"""What a scenario hands back: samples, verdicts and recorded utterances, and their JSON."""
+"""The result of a scenario: samples, verdicts and recorded utterances, and their JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rt_drama3_bench import metrics as metric
 from rt_drama3_bench.calibration import Calibration, Noise
 from rt_drama3_bench.errors import BenchError
-from rt_drama3_bench.metrics import Utterance
+from rt_drama3_bench.metrics import Recording
 
 FORMAT = "rt-drama3 latency 1"
 Better = Literal["lower", "higher", "neither"]
@@ -44,10 +44,10 @@ class Verdict:
     Attributes:
         name: what is judged.
         value: the figure.
-        limit: it must not pass.
-        at_least: from which side.
-        detail: what is behind it.
-        unsure: why it was not judged: it is shown, and fails nothing.
+        limit: for the value.
+        at_least: the limit is a minimum, not a maximum.
+        detail: the figures behind it.
+        unsure: why it was not judged; it is shown and cannot fail.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Verdict:
 
     @property
     def met(self) -> bool:
-        """Whether it keeps the limit, or was not judged."""
+        """Whether it is within the limit, or was not judged."""
         if self.unsure:
             return True
         return self.value >= self.limit if self.at_least else self.value <= self.limit
@@ -78,7 +78,7 @@ class Result:
         verdicts: figures with a limit.
         facts: whatever else was found.
         utterances: as recorded, without samples of sound.
-        stages: milliseconds in each stage of the first pieces, for the picture of one utterance.
+        stages: milliseconds in each stage of the first chunks, for the picture of one utterance.
         before, after, noise: calibration; None until the run is over.
         notes: what was left out, and why.
     """
@@ -108,7 +108,7 @@ class Result:
         if samples:
             self.series.append(Series(name, unit, [float(s) for s in samples], better, minor))
 
-    def record(self, prefix: str, utterances: Sequence[Utterance], keep: int = 200) -> None:
+    def record(self, prefix: str, utterances: Sequence[Recording], keep: int = 200) -> None:
         """Measures utterances and adds every figure; keeps the first of them for pictures."""
         good = [u for u in utterances if u.error is None]
         found = metric.columns([metric.measure(u) for u in good])
@@ -138,7 +138,7 @@ class Result:
 
     @property
     def met(self) -> bool:
-        """Whether every verdict is kept."""
+        """Whether every verdict is met."""
         return all(verdict.met for verdict in self.verdicts)
 
     def as_json(self) -> str:
@@ -162,7 +162,7 @@ _MAJOR = {
 }
 
 
-def trace(utterance: Utterance) -> dict[str, Any]:
+def trace(utterance: Recording) -> dict[str, Any]:
     """An utterance for the JSON: times in milliseconds since it was due, and no sound."""
     due = utterance.due
     figures = metric.measure(utterance)
@@ -179,13 +179,13 @@ def trace(utterance: Utterance) -> dict[str, Any]:
         "pieces": [
             {
                 "at_ms": 1e3 * (arrival.at - due),
-                "heard_ms": 1e3 * (piece.heard - due),
-                "lead_ms": 1e3 * piece.lead,
+                "heard_ms": 1e3 * (chunk.heard - due),
+                "lead_ms": 1e3 * chunk.lead,
                 "audio_ms": 1e3 * arrival.samples / utterance.rate,
                 "bytes": arrival.size,
                 "stamps": arrival.stamps,
             }
-            for arrival, piece in zip(utterance.arrivals, played, strict=False)
+            for arrival, chunk in zip(utterance.arrivals, played, strict=False)
         ],
     }
 

@@ -14,7 +14,7 @@ Scenario = Callable[[Result], None]
 
 
 def run(name: str, arguments: dict[str, Any], scenario: Scenario) -> Result:
-    """Runs a scenario, which adds what it finds to the result.
+    """Runs a scenario, which adds its measurements to the result.
 
     Args:
         name: of the scenario.
@@ -36,5 +36,5 @@ def run(name: str, arguments: dict[str, Any], scenario: Scenario) -> Result:
             unit = what.replace("_", " ").replace("cpu seconds", "processor seconds")
             result.facts[f"cost of a second of audio, {unit}"] = cost
     if spent.cpu_joules is None and spent.gpu_joules is None:
-        result.notes.append("energy: this machine does not tell")
+        result.notes.append("energy: this machine does not report it")
     return result

@@ -1,4 +1,4 @@
-"""When requests are due: made before the run, so that a slow server cannot slow its own test down.
+"""When requests are due: fixed before the run, so that a slow server cannot slow its own test down.
 
 A client that waits for an answer before it asks again leaves out just the requests that would have
 been slow (coordinated omission). Here every request has its moment; what it waits for counts from
@@ -23,12 +23,12 @@ TEXTS = (
 
 
 @dataclass(frozen=True)
-class Due:
+class ScheduledRequest:
     """One request.
 
     Attributes:
         at: seconds since the beginning.
-        caller: who asks; a caller's next request ends the one before, as a barge-in.
+        caller: number of the caller; its next request ends the one before, as a barge-in.
         text: to be spoken.
         cut_after: seconds of audio that are heard before the listener interrupts; None: none does.
     """
@@ -39,19 +39,24 @@ class Due:
     cut_after: float | None = None
 
 
-def fixed(rate: float, seconds: float, texts: Sequence[str] = TEXTS) -> list[Due]:
-    """So many requests a second, evenly, each of a caller of its own."""
+def fixed(rate: float, seconds: float, texts: Sequence[str] = TEXTS) -> list[ScheduledRequest]:
+    """Evenly spaced requests, each from a caller of its own."""
     count = int(rate * seconds + 1e-9)
-    return [Due(number / rate, number, texts[number % len(texts)]) for number in range(count)]
+    return [
+        ScheduledRequest(number / rate, number, texts[number % len(texts)])
+        for number in range(count)
+    ]
 
 
-def poisson(rate: float, seconds: float, seed: int = 0, texts: Sequence[str] = TEXTS) -> list[Due]:
-    """So many requests a second on average, independent of each other."""
+def poisson(
+    rate: float, seconds: float, seed: int = 0, texts: Sequence[str] = TEXTS
+) -> list[ScheduledRequest]:
+    """Independent requests with a mean rate per second."""
     draw = random.Random(seed)
-    found: list[Due] = []
+    found: list[ScheduledRequest] = []
     at = draw.expovariate(rate)
     while at < seconds:
-        found.append(Due(at, len(found), draw.choice(texts)))
+        found.append(ScheduledRequest(at, len(found), draw.choice(texts)))
         at += draw.expovariate(rate)
     return found
 
@@ -63,30 +68,30 @@ def turns(
     barge_in: float = 0.3,
     pause: tuple[float, float] = (1.0, 4.0),
     texts: Sequence[str] = TEXTS,
-) -> list[Due]:
-    """Conversations: every caller listens to an answer, or interrupts it, then speaks, and so on.
+) -> list[ScheduledRequest]:
+    """Conversations: every caller listens to an answer, or interrupts it, then speaks, repeatedly.
 
     Args:
         callers: at the same time; they begin within the first pause.
         seconds: in which turns begin.
-        seed: of all draws.
+        seed: random seed.
         barge_in: share of the answers that are interrupted, somewhere between a tenth and all of
             what they should last.
         pause: seconds that a caller speaks, evenly distributed.
         texts: of the answers.
     """
-    found: list[Due] = []
+    found: list[ScheduledRequest] = []
     for caller in range(callers):
         draw = random.Random(f"{seed}/{caller}")
         at = draw.uniform(0, pause[0])
         while at < seconds:
             text = draw.choice(texts)
             cut = draw.uniform(0.1, 1.0) * lasts(text) if draw.random() < barge_in else None
-            found.append(Due(at, caller, text, cut))
+            found.append(ScheduledRequest(at, caller, text, cut))
             at += (lasts(text) if cut is None else cut) + draw.uniform(*pause)
     return sorted(found, key=lambda due: (due.at, due.caller))
 
 
 def lasts(text: str) -> float:
-    """Seconds that a text takes to be said, roughly: fifteen characters a second."""
+    """Approximate seconds of speech: fifteen characters a second."""
     return 0.4 + len(text) / 15

@@ -1,7 +1,7 @@
-"""Whether the joints of streamed audio can be heard: clicks, holes and repeated blocks.
+"""Audible seams in streamed audio: clicks, holes and repeated chunks.
 
-A joint is where one piece ends and the next begins. The waveform there is judged against its own
-surroundings, so that a loud plosive is no fault and a small step in a quiet vowel is.
+A seam is where one chunk ends and the next begins. The waveform there is judged against its own
+surroundings, so that a small step in a quiet vowel counts and a loud plosive does not.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import numpy as np
 
 from rt_drama3_bench.metrics import Samples
 
-AROUND = 0.010  # seconds on either side that a joint is compared with
+AROUND = 0.010  # seconds on either side that a seam is compared with
 CLICK_RATIO = 4.0  # times the sharpest bend of the surroundings
-CLICK_LEAST = 0.02  # of full scale; below, nobody hears it
+CLICK_LEAST = 0.02  # of full scale; below, it is inaudible
 QUIET = 1e-4  # of full scale: what a hole is made of
 LOUD = 0.01  # a hole has sound at one of its edges
 HOLE = 0.005  # seconds: shorter ones are zero crossings
 ALIKE = 1e-3  # relative difference of a block to its repetition
-_STEP = 0.005  # seconds whose level tells whether somebody speaks
-_NEAR = 3  # samples on either side of a joint that belong to it
+_STEP = 0.005  # seconds whose level decides between speech and pause
+_NEAR = 3  # samples on either side of a seam that belong to it
 _APART = 0.001  # seconds on either side that are not its surroundings: a click may last a little
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something to hear.
+    """An audible fault.
 
     Attributes:
         kind: click, hole or repeat.
@@ -41,11 +41,11 @@ class Fault:
 
 
 def check(pcm: Samples, seams: Sequence[int], rate: int) -> list[Fault]:
-    """Looks at all joints of one utterance.
+    """Checks all seams of one utterance.
 
     Args:
         pcm: float32 ``[samples]`` within -1..1.
-        seams: numbers of the samples that begin a new piece.
+        seams: numbers of the samples that begin a new chunk.
         rate: samples per second.
     """
     edges = [0, *seams, len(pcm)]
@@ -62,7 +62,7 @@ def check(pcm: Samples, seams: Sequence[int], rate: int) -> list[Fault]:
 
 
 def click(pcm: Samples, seam: int, rate: int) -> Fault | None:
-    """A bend at the joint that is far sharper than any around it."""
+    """A bend at the seam that is far sharper than any around it."""
     reach = round(AROUND * rate)
     start, stop = max(0, seam - reach), min(len(pcm), seam + reach)
     if min(seam - start, stop - seam) < 2 * round(_APART * rate):
@@ -80,10 +80,10 @@ def click(pcm: Samples, seam: int, rate: int) -> Fault | None:
 
 
 def hole(pcm: Samples, seam: int, rate: int) -> Fault | None:
-    """Digital silence that begins or ends at the joint, with sound right at one of its edges."""
+    """Digital silence that begins or ends at the seam, with sound right at one of its edges."""
     least = round(HOLE * rate)
     quiet = np.abs(pcm) < QUIET
-    first = seam  # of the silence around the joint
+    first = seam  # of the silence around the seam
     while first > 0 and quiet[first - 1]:
         first -= 1
     last = seam  # behind it
@@ -100,15 +100,15 @@ def hole(pcm: Samples, seam: int, rate: int) -> Fault | None:
 
 
 def pause(pcm: Samples, seam: int, rate: int) -> float:
-    """Milliseconds without speech around a joint: what a listener takes for a pause there.
+    """Milliseconds without speech around a seam: the pause that a listener hears.
 
     Args:
         pcm: float32 ``[samples]`` within -1..1.
-        seam: number of the sample that begins the new piece.
+        seam: number of the sample that begins the new chunk.
         rate: samples per second.
     """
     step = round(_STEP * rate)
-    first, last = seam, seam  # of the quiet around the joint
+    first, last = seam, seam  # of the quiet around the seam
     while first > 0 and _level(pcm[max(0, first - step) : first]) < LOUD:
         first = max(0, first - step)
     while last < len(pcm) and _level(pcm[last : last + step]) < LOUD:
@@ -121,7 +121,7 @@ def _level(pcm: Samples) -> float:
 
 
 def repeat(pcm: Samples, before: int, seam: int, after: int, rate: int) -> Fault | None:
-    """The piece behind the joint begins as the one in front of it did, sample by sample."""
+    """The chunk after the seam repeats the one before it, sample by sample."""
     length = min(seam - before, after - seam)
     one, two = pcm[before : before + length], pcm[seam : seam + length]
     level = float(np.linalg.norm(one))

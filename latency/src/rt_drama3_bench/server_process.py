@@ -20,7 +20,7 @@ STOP_SECONDS = 20.0
 LINES = 50  # of the log that are kept for messages
 
 
-class Served:
+class ServerProcess:
     """Starts a server on a free port of this machine and stops it at the end of the block.
 
     Args:
@@ -28,7 +28,7 @@ class Served:
         step_mode: of its engine; None leaves it to the environment.
         max_streams: that speak at the same time; None: the default.
         arguments: further ones of ``rt-drama3 serve``.
-        patience: seconds in which it must be ready.
+        patience: seconds within which it must be ready.
 
     Attributes:
         url: of the server.
@@ -73,7 +73,7 @@ class Served:
 
     @property
     def pid(self) -> int:
-        """Of the server's process."""
+        """Process id of the server."""
         return self._process.pid
 
     @property
@@ -105,7 +105,7 @@ class Served:
         self.close()
 
     def _read(self) -> None:
-        """Takes the log, so that the pipe never fills."""
+        """Reads the log, so that the pipe never fills."""
         assert self._process.stderr is not None
         for raw in self._process.stderr:
             line = raw.decode(errors="replace")

@@ -1,8 +1,8 @@
-"""Scenario ``soak``: hours of mixed work, with everything watched that could creep.
+"""Scenario ``soak``: hours of mixed work, watching everything that could grow slowly.
 
-Conversations with barge-ins over the native dialect, a stranger's HTTP requests beside them, and
-connections that are opened and left. It fails when something left its limit for good, when a
-listener heard a gap, or when the server refused or died; the first moment is told.
+Conversations with barge-ins over the native dialect, HTTP requests of another client, and
+connections that are dropped. It fails when a figure leaves its limit and stays outside, when a
+listener hears an underrun, or when the server refuses or dies; the result states when.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rt_drama3_bench import metrics
-from rt_drama3_bench.dialects import Cut, call, make_caller
+from rt_drama3_bench.dialects import Interruption, make_client, record_utterance
 from rt_drama3_bench.drift import Limit, watch
 from rt_drama3_bench.drive import drive
-from rt_drama3_bench.metrics import TOLERATED, Utterance
+from rt_drama3_bench.endpoint import Endpoint
+from rt_drama3_bench.metrics import TOLERATED, Recording
 from rt_drama3_bench.process_watch import Usage, usage
 from rt_drama3_bench.result import Result, Verdict
-from rt_drama3_bench.schedules import TEXTS, Due, turns
-from rt_drama3_bench.server_process import Served
-from rt_drama3_bench.target import Target
+from rt_drama3_bench.schedules import TEXTS, ScheduledRequest, turns
+from rt_drama3_bench.server_process import ServerProcess
 
-ROUND = 20.0  # seconds of work between two looks
+ROUND = 20.0  # seconds of work between two rounds
 LIMITS = {
     "memory, MiB": Limit(0.10, 32.0),
     "descriptors": Limit(0.10, 8.0),
@@ -34,13 +34,13 @@ LIMITS = {
 
 
 @dataclass
-class Look:
-    """What was seen in one round.
+class RoundSample:
+    """The figures of one round.
 
     Attributes:
         at: seconds since the beginning.
         figures: by the names of ``LIMITS``; what is unknown is left out.
-        worst_ms: underrun of the round.
+        worst_ms: worst underrun of the round.
         failed: utterances that did not end as they should, and why.
     """
 
@@ -50,9 +50,9 @@ class Look:
     failed: list[str] = field(default_factory=list)
 
 
-def look(at: float, records: list[Utterance], seen: Usage) -> Look:
-    """Sums a round up."""
-    found = Look(at)
+def sample_round(at: float, records: list[Recording], seen: Usage) -> RoundSample:
+    """Summarises a round."""
+    found = RoundSample(at)
     good = [metrics.measure(record) for record in records if record.error is None]
     found.failed = [record.error for record in records if record.error is not None]
     found.worst_ms = max((m.underrun_worst_ms for m in good), default=0.0)
@@ -69,12 +69,12 @@ def look(at: float, records: list[Utterance], seen: Usage) -> Look:
     return found
 
 
-def judge(result: Result, looks: list[Look]) -> None:
+def judge(result: Result, rounds: list[RoundSample]) -> None:
     """Adds series, drifts and verdicts of all rounds."""
     for name, limit in LIMITS.items():
-        kept = [(one.at, one.figures[name]) for one in looks if name in one.figures]
+        kept = [(one.at, one.figures[name]) for one in rounds if name in one.figures]
         if not kept:
-            result.notes.append(f"{name}: this system does not tell")
+            result.notes.append(f"{name}: not reported by this system")
             continue
         result.add(name, "", [value for _, value in kept], "higher" if limit.falling else "lower")
         found = watch([at for at, _ in kept], [value for _, value in kept], limit)
@@ -88,16 +88,16 @@ def judge(result: Result, looks: list[Look]) -> None:
             detail += f", off since {found.since:.0f} s"
         value = max(off, allowed * 1.001) if found.since is not None else min(off, allowed)
         result.verdicts.append(Verdict(f"drift of {name}", value, allowed, detail=detail))
-    gaps = [one for one in looks if one.worst_ms > TOLERATED]
+    gaps = [one for one in rounds if one.worst_ms > TOLERATED]
     since = f"first at {gaps[0].at:.0f} s" if gaps else ""
-    worst = max((one.worst_ms for one in looks), default=0.0)
+    worst = max((one.worst_ms for one in rounds), default=0.0)
     result.verdicts.append(
         Verdict("continuity: worst underrun, ms", worst, TOLERATED, detail=since)
     )
-    failed = [(one.at, why) for one in looks for why in one.failed]
+    failed = [(one.at, why) for one in rounds for why in one.failed]
     detail = f"first at {failed[0][0]:.0f} s: {failed[0][1]}" if failed else ""
     result.verdicts.append(Verdict("utterances that failed", len(failed), 0, detail=detail))
-    result.facts["rounds"] = len(looks)
+    result.facts["rounds"] = len(rounds)
 
 
 def soak(
@@ -109,69 +109,71 @@ def soak(
     seed: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Works for hours.
+    """Runs the mixed work.
 
     Args:
-        result: takes what is found.
-        hours: of work; a thousandth is a trial.
+        result: receives the measurements.
+        hours: duration; a thousandth is a trial.
         callers: conversations at the same time.
         model, step_mode: of the server.
         seed: of the schedule.
-        say: takes a line after every round, for a person who waits.
+        say: receives a progress line after every round.
     """
-    looks: list[Look] = []
-    with Served(model, step_mode) as served:
+    rounds: list[RoundSample] = []
+    with ServerProcess(model, step_mode) as served:
         result.preparation["server ready"] = served.started
-        asyncio.run(_work(served, looks, 3600 * hours, callers, seed, say))
+        asyncio.run(_work(served, rounds, 3600 * hours, callers, seed, say))
         result.verdicts.append(Verdict("the server lives", float(served.alive), 1, at_least=True))
-    judge(result, looks)
+    judge(result, rounds)
 
 
 async def _work(
-    served: Served,
-    looks: list[Look],
+    served: ServerProcess,
+    rounds: list[RoundSample],
     seconds: float,
     callers: int,
     seed: int,
     say: Callable[[str], None],
 ) -> None:
     loop = asyncio.get_running_loop()
-    start, native = loop.time(), Target(served.url)
+    start, native = loop.time(), Endpoint(served.url)
     number = 0
     while loop.time() - start < seconds and served.alive:
         length = min(ROUND, max(2.0, seconds))
         due = turns(callers, length, seed=seed + number)
-        due = due or [Due(0.0, 0, TEXTS[0])]
+        due = due or [ScheduledRequest(0.0, 0, TEXTS[0])]
         conversations, *others = await asyncio.gather(
-            drive(due, lambda: make_caller(native), native.timeout),
-            _stranger(Target(served.url, "openai"), length),
+            drive(due, lambda: make_client(native), native.timeout),
+            _stranger(Endpoint(served.url, "openai"), length),
             _leaver(native),
         )
         records = [*conversations, *(record for part in others for record in part)]
-        looks.append(look(loop.time() - start, records, usage(served.pid)))
+        rounds.append(sample_round(loop.time() - start, records, usage(served.pid)))
         number += 1
-        one = looks[-1]
+        one = rounds[-1]
         figures = ", ".join(f"{name} {value:.0f}" for name, value in one.figures.items())
         gap = f"worst underrun {one.worst_ms:.0f} ms, {len(one.failed)} failed"
         say(f"{one.at:.0f} s: {figures}, {gap}")
 
 
-async def _stranger(target: Target, seconds: float) -> list[Utterance]:
-    """Asks over HTTP, once in a round."""
+async def _stranger(endpoint: Endpoint, seconds: float) -> list[Recording]:
+    """Requests once per round, over HTTP."""
     await asyncio.sleep(seconds / 3)
-    caller = make_caller(target)
+    caller = make_client(endpoint)
     try:
         now = asyncio.get_running_loop().time()
-        return [await call(caller, TEXTS[1], now, limit=target.timeout)]
+        return [await record_utterance(caller, TEXTS[1], now, limit=endpoint.timeout)]
     finally:
         await caller.close()
 
 
-async def _leaver(target: Target) -> list[Utterance]:
-    """Begins and leaves in the middle, without a word."""
-    caller = make_caller(target)
+async def _leaver(endpoint: Endpoint) -> list[Recording]:
+    """Starts an utterance and drops the connection in the middle."""
+    caller = make_client(endpoint)
     now = asyncio.get_running_loop().time()
-    task = asyncio.create_task(call(caller, TEXTS[4], now, Cut(), target.timeout))
+    task = asyncio.create_task(
+        record_utterance(caller, TEXTS[4], now, Interruption(), endpoint.timeout)
+    )
     await asyncio.sleep(0.5)
     await caller.close()
     await task  # it fails, as it should: the connection is closed

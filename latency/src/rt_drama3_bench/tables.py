@@ -11,7 +11,7 @@ from rt_drama3_bench.result import Result
 
 
 def show(result: Result, console: Console) -> None:
-    """Prints samples, verdicts, what preparing took, and whether the machine was quiet."""
+    """Prints samples, verdicts, preparation times, and whether the machine was quiet."""
     where = result.environment
     gpu = (where.get("gpu") or {}).get("name")
     machine = f"{where.get('cpu')}, {where.get('cores')} cores" + (f", {gpu}" if gpu else "")

@@ -1,8 +1,9 @@
-"""Scenario ``ci``: under two minutes on two cores, failing only on what no slow machine excuses.
+"""Scenario ``ci``: under two minutes on two cores; a slow machine cannot make it fail.
 
-No absolute time is judged. Continuity has much slack, ratios are far from their targets, and where
-others take half of the core neither is judged at all; what is structural (first piece one frame,
-groups that at most double, the same audio from every grouping, no faults at joints) always is.
+No absolute time is judged. Continuity has much slack, ratios are far from their targets, and
+neither is judged where other processes take half of the core. Structural properties always are: one
+frame in the first chunk, decode batches that double at most, the same audio for every batching, no
+faults at seams.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3_bench import metrics, remote
 from rt_drama3_bench.calibration import Calibration, calibrate
+from rt_drama3_bench.endpoint import Endpoint
 from rt_drama3_bench.estimates import percentile
 from rt_drama3_bench.local import resample, utterances
 from rt_drama3_bench.local.parts import WINDOW, in_batches, in_one_call
-from rt_drama3_bench.metrics import Utterance
+from rt_drama3_bench.metrics import Recording
 from rt_drama3_bench.result import Result, Verdict
-from rt_drama3_bench.server_process import Served
-from rt_drama3_bench.target import Target
+from rt_drama3_bench.server_process import ServerProcess
 
-SLACK = 1_000.0  # milliseconds of underrun that a shared machine is forgiven
+SLACK = 1_000.0  # milliseconds of underrun tolerated on a shared machine
 STARVED = 0.5  # share of the core, below which speed is not judged
 TURNS = 3
 
@@ -39,17 +40,17 @@ def ci(result: Result, model: str = "nano") -> None:
         _engine(result, drama)
         _codec(result, drama)
     _resampler(result)
-    with Served(model, "eager") as served:
+    with ServerProcess(model, "eager") as served:
         result.preparation["server ready"] = served.started
         for dialect in ("native", "fish-live", "openai"):
             part = Result(dialect)
-            remote.peer(part, Target(served.url, dialect), TURNS, 1, 0.05)
+            remote.peer(part, Endpoint(served.url, dialect), TURNS, 1, 0.05)
             _take_over(result, part, dialect)
     excuse(result, before, calibrate())
 
 
 def excuse(result: Result, before: Calibration, after: Calibration) -> None:
-    """Takes back what cannot be judged on a machine that is busy with other things."""
+    """Marks as not judged what a busy machine cannot judge."""
     shares = [c.share for c in (before, after) if c.share is not None]
     if min(shares, default=1.0) >= STARVED:
         return
@@ -59,7 +60,7 @@ def excuse(result: Result, before: Calibration, after: Calibration) -> None:
 
 
 def _engine(result: Result, drama: Drama3) -> None:
-    spoken: dict[str, list[Utterance]] = {}
+    spoken: dict[str, list[Recording]] = {}
     for way in utterances.variants("eager"):
         started = time.monotonic()
         with Engine(drama.loaded, way.config) as engine:
@@ -74,7 +75,7 @@ def _engine(result: Result, drama: Drama3) -> None:
     sizes = [[a.samples // frame for a in one.arrivals] for one in ours]
     # A listener's first sound is one frame; groups at most double, and never pass the ceiling.
     firsts = max(one[0] for one in sizes)
-    result.verdicts.append(Verdict("frames in the first piece", firsts, 1))
+    result.verdicts.append(Verdict("frames in the first chunk", firsts, 1))
     grown = max(b / a for one in sizes for a, b in itertools.pairwise(one))
     result.verdicts.append(Verdict("growth of groups", grown, 2))
     result.verdicts.append(Verdict("largest group", max(map(max, sizes)), 4))
@@ -104,7 +105,7 @@ def _codec(result: Result, drama: Drama3) -> None:
     whole = percentile(once, 0.5)
     again = percentile(window, 0.5)
     result.verdicts += [
-        Verdict("ratio: codec frame by frame over at once", one / whole, 6),
+        Verdict("ratio: codec frame by frame over one call", one / whole, 6),
         Verdict("ratio: a window again over one frame", again / one, 3, at_least=True),
     ]
 
@@ -113,7 +114,7 @@ def _resampler(result: Result) -> None:
     ours, soxr = resample.measure(16_000, 200)
     result.verdicts.append(Verdict("resampler: held back, ms", ours.max_held_ms, 2.0))
     ratio = soxr.held_ms / max(ours.held_ms, 1e-9)
-    result.verdicts.append(Verdict("resampler: soxr HQ holds back so much more", ratio, 3, True))
+    result.verdicts.append(Verdict("resampler: held back by soxr HQ over ours", ratio, 3, True))
 
 
 def _take_over(result: Result, part: Result, dialect: str) -> None:

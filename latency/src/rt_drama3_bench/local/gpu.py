@@ -24,7 +24,7 @@ import torch
 
 from rt_drama3_bench.calibration import calibrate, judge
 from rt_drama3_bench.environment import environment, nvidia_smi
-from rt_drama3_bench.local.device_bench import Bench
+from rt_drama3_bench.local.device_run import DeviceRun
 from rt_drama3_bench.local.gpu_checks import check_company, check_kernels, check_parity
 from rt_drama3_bench.local.gpu_engine import measure_engine
 from rt_drama3_bench.local.gpu_speed import (
@@ -41,7 +41,7 @@ from rt_drama3_bench.local.sizes import official, tiny
 
 
 def run(
-    bench: Bench,
+    bench: DeviceRun,
     layers: int,
     batches: list[int],
     say: Callable[[str], None],
@@ -52,9 +52,9 @@ def run(
     Args:
         bench: where, and for how long.
         layers: backbone layers of the full-size model.
-        batches: streams at once.
-        say: takes lines for a person who waits.
-        save: takes the report after every section, in case the machine is taken away.
+        batches: batch sizes.
+        say: receives progress lines.
+        save: receives the report after every section, in case the machine is lost.
     """
     report: dict[str, Any] = {"environment": environment() | _more_environment(bench)}
     before = calibrate()
@@ -66,7 +66,7 @@ def run(
         try:
             found = work()
             bench.synchronize()
-        except Exception as error:  # noqa: BLE001 - the other sections still have something to say
+        except Exception as error:  # noqa: BLE001 - the other sections still run
             found = {"error": traceback.format_exc(), "passed": False}
             say(f"{name}: {error}")
         report[name] = found
@@ -102,7 +102,7 @@ def run(
     return report
 
 
-def _more_environment(bench: Bench) -> dict[str, Any]:
+def _more_environment(bench: DeviceRun) -> dict[str, Any]:
     facts: dict[str, Any] = {"triton": None, "driver": None}
     if importlib.util.find_spec("triton"):
         import triton
@@ -148,7 +148,7 @@ def measure(to: Path | None, layers: int, batches: list[int], seconds: float, dr
         if to is not None:
             to.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
 
-    bench = Bench(device, seconds)
+    bench = DeviceRun(device, seconds)
     report = run(bench, layers, batches, say, save)
     failed = [name for name, part in report.items() if _failed(part)]
     report["failed"] = failed

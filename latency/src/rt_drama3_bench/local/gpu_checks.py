@@ -1,4 +1,4 @@
-"""Correctness on the device: kernels against plain PyTorch, and the forms of the step alike."""
+"""Correctness on the device: kernels against plain PyTorch, forms of the step against another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rt_drama3.config import ModelConfig
 from rt_drama3.graph_step import CapturedStep, FrameStep, compile_step
 from rt_drama3.model import SpeechModel, kernels
 from rt_drama3.model.moe import MoE, dequantize, swiglu
-from rt_drama3_bench.local.device_bench import GREEDY, SAMPLED, Bench, random_rows, speak
+from rt_drama3_bench.local.device_run import GREEDY, SAMPLED, DeviceRun, random_rows, speak
 from rt_drama3_bench.local.random_model import random_model
 from rt_drama3_bench.local.sizes import middle, official, tiny
 
@@ -24,11 +24,11 @@ _NAMES = {
     (0, 2): "captured against eager",
     (1, 2): "captured against compiled",
 }
-# A draw may fall so near to the border between two codes that the last bit of a float32 decides.
+# A draw may fall close enough to the border between two codes for the last bit to decide.
 MOST_DIFFERENT = 2
 
 
-def check_kernels(bench: Bench) -> dict[str, Any]:
+def check_kernels(bench: DeviceRun) -> dict[str, Any]:
     """Relative errors of the kernels against float32 arithmetic on the same numbers."""
     if bench.dry and not kernels.usable(torch.empty(0, device=bench.device)):
         return {"skipped": "the kernels need a CUDA device"}
@@ -66,7 +66,7 @@ def _experts_error(moe: MoE, rows: int) -> float:
     return _error(found, wanted)
 
 
-def _attention_error(bench: Bench, config: ModelConfig, length: int) -> float:
+def _attention_error(bench: DeviceRun, config: ModelConfig, length: int) -> float:
     back, generator = config.backbone, torch.Generator(bench.device).manual_seed(length)
 
     def normal(*shape: int) -> Tensor:
@@ -92,7 +92,7 @@ def _error(found: Tensor, wanted: Tensor) -> float:
 def lockstep(steps: Sequence[FrameStep], frames: int) -> dict[tuple[int, int], list[int]]:
     """Frames in which steps over the same prompts draw different codes, for every pair of steps.
 
-    After a difference all take the first one's state over, so that every frame counts for itself.
+    After a difference all copy the first one's state, so that every frame is compared by itself.
     """
     pairs = [(i, j) for j in range(len(steps)) for i in range(j)]
     different: dict[tuple[int, int], list[int]] = {pair: [] for pair in pairs}
@@ -109,8 +109,8 @@ def lockstep(steps: Sequence[FrameStep], frames: int) -> dict[tuple[int, int], l
     return different
 
 
-def check_parity(bench: Bench) -> dict[str, Any]:
-    """Eager, compiled and captured steps side by side.
+def check_parity(bench: DeviceRun) -> dict[str, Any]:
+    """Compares eager, compiled and captured steps.
 
     In float32 compiled and eager codes must agree; captured and compiled ones always.
     """
@@ -130,11 +130,11 @@ def check_parity(bench: Bench) -> dict[str, Any]:
     return {"frames": _frames(bench), "different_frames": results, "passed": passed}
 
 
-def _frames(bench: Bench) -> int:
+def _frames(bench: DeviceRun) -> int:
     return 4 if bench.dry else FRAMES
 
 
-def _parity(bench: Bench, model: SpeechModel) -> dict[str, dict[tuple[int, int], list[int]]]:
+def _parity(bench: DeviceRun, model: SpeechModel) -> dict[str, dict[tuple[int, int], list[int]]]:
     unit = compile_step("eager" if bench.dry else "inductor")
     steps = [FrameStep(model, 2, 512, 1024) for _ in range(2 if bench.dry else 3)]
     for step, capture in zip(steps[1:], (False, True), strict=False):
@@ -147,8 +147,8 @@ def _parity(bench: Bench, model: SpeechModel) -> dict[str, dict[tuple[int, int],
     return found
 
 
-def check_company(bench: Bench) -> dict[str, Any]:
-    """Whether a stream's codes stay the same bit for bit when others speak beside it."""
+def check_company(bench: DeviceRun) -> dict[str, Any]:
+    """Whether a stream's codes stay the same bit for bit next to other streams."""
     config = tiny() if bench.dry else middle()
     model = random_model(config, bench.device, torch.bfloat16, fp8=True)
     takes = []

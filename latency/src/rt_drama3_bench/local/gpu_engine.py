@@ -1,4 +1,4 @@
-"""Whole utterances on the device, through the engine: what a listener would have of the nano voice.
+"""Whole utterances on the device, through the engine: the nano voice as a listener hears it.
 
 The full-size model has no weights here that could speak; its frame is timed in ``gpu_speed``.
 """
@@ -15,14 +15,14 @@ from rt_drama3_bench import remote
 from rt_drama3_bench.energy import Meter
 from rt_drama3_bench.estimates import summarize
 from rt_drama3_bench.local import utterances
-from rt_drama3_bench.local.device_bench import Bench
+from rt_drama3_bench.local.device_run import DeviceRun
 from rt_drama3_bench.result import Result
 
 WARM_SECONDS = 120.0
 
 
-def measure_engine(bench: Bench, times: int = 20) -> dict[str, Any]:
-    """First audio, stages, continuity, barge-in and cost of utterances; joints are checked."""
+def measure_engine(bench: DeviceRun, times: int = 20) -> dict[str, Any]:
+    """First audio, stages, continuity, barge-in and cost of utterances; seams are checked."""
     times = 1 if bench.dry else times
     config = EngineConfig(step_mode="eager" if bench.dry else "cudagraph", max_streams=1)
     started = time.monotonic()

@@ -19,13 +19,13 @@ from rt_drama3.model import SpeechModel, kernels
 from rt_drama3.model.backbone import BackboneLayer
 from rt_drama3.model.moe import MoE
 from rt_drama3_bench.estimates import summarize
-from rt_drama3_bench.local.device_bench import SAMPLED, Bench, random_codec, random_rows, speak
+from rt_drama3_bench.local.device_run import SAMPLED, DeviceRun, random_codec, random_rows, speak
 
 CONTEXT, ROWS = 4096, 512  # of every stream when frames are timed
 TIMED = 40  # frames
 
 
-def measure_ceilings(bench: Bench) -> dict[str, float]:
+def measure_ceilings(bench: DeviceRun) -> dict[str, float]:
     """Bytes per second of a copy (read and written) and of a sum (read)."""
     size = (1 << 16) if bench.dry else (1 << 31)
     source = torch.ones(size, dtype=torch.bfloat16, device=bench.device)
@@ -35,15 +35,15 @@ def measure_ceilings(bench: Bench) -> dict[str, float]:
     return {"copy": 4e3 * size / copy, "read": 2e3 * size / read}
 
 
-def step_of(bench: Bench, model: SpeechModel, slots: int) -> FrameStep:
+def step_of(bench: DeviceRun, model: SpeechModel, slots: int) -> FrameStep:
     """The step that ``measure_step`` times."""
     return FrameStep(model, slots, 64 if bench.dry else CONTEXT, max_frames=1024)
 
 
 def measure_step(
-    bench: Bench, step: FrameStep, streams: int, eager: bool, bandwidth: float
+    bench: DeviceRun, step: FrameStep, streams: int, eager: bool, bandwidth: float
 ) -> dict[str, Any]:
-    """Milliseconds per frame of ``streams`` streams, beside the floor."""
+    """Milliseconds per frame of ``streams`` streams, and the floor."""
     rows = 8 if bench.dry else ROWS
     budget = plan(
         step.model.config,
@@ -81,7 +81,7 @@ def measure_step(
     return found
 
 
-def _frame_ms(bench: Bench, step: FrameStep, streams: int, rows: int) -> float:
+def _frame_ms(bench: DeviceRun, step: FrameStep, streams: int, rows: int) -> float:
     speak(step, rows, SAMPLED)
     for slot in range(streams, step.slots):
         step.release(slot)
@@ -90,7 +90,7 @@ def _frame_ms(bench: Bench, step: FrameStep, streams: int, rows: int) -> float:
     return bench.milliseconds(lambda: step.run(streams, length), times=times)
 
 
-def _each_frame(bench: Bench, step: FrameStep, streams: int, rows: int) -> dict[str, Any]:
+def _each_frame(bench: DeviceRun, step: FrameStep, streams: int, rows: int) -> dict[str, Any]:
     """Frames one by one, in milliseconds: the tail that a median over rounds hides."""
     speak(step, rows, SAMPLED)
     for slot in range(streams, step.slots):
@@ -113,8 +113,8 @@ def _each_frame(bench: Bench, step: FrameStep, streams: int, rows: int) -> dict[
     return asdict(summarize(times))
 
 
-def _kernels(bench: Bench, step: FrameStep, frames: int = 3, most: int = 30) -> list[list[Any]]:
-    """Where a frame goes: name, launches and microseconds per frame of the dearest kernels."""
+def _kernels(bench: DeviceRun, step: FrameStep, frames: int = 3, most: int = 30) -> list[list[Any]]:
+    """The most expensive kernels of a frame: name, launches and microseconds."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -126,7 +126,7 @@ def _kernels(bench: Bench, step: FrameStep, frames: int = 3, most: int = 30) -> 
     return sorted(rows, key=lambda row: -row[2])[:most]
 
 
-def measure_products(bench: Bench, config: ModelConfig) -> dict[str, dict[str, float]]:
+def measure_products(bench: DeviceRun, config: ModelConfig) -> dict[str, dict[str, float]]:
     """Bytes per second at which the step's matrices are read, by rows multiplied."""
     back, tower = config.backbone, config.tower
     dim = back.hidden_size
@@ -163,7 +163,7 @@ def measure_products(bench: Bench, config: ModelConfig) -> dict[str, dict[str, f
     return results
 
 
-def measure_kernels(bench: Bench, model: SpeechModel) -> dict[str, Any]:
+def measure_kernels(bench: DeviceRun, model: SpeechModel) -> dict[str, Any]:
     """Microseconds of routed experts and attention alone, and the experts' bytes per second."""
     if bench.dry and not kernels.usable(torch.empty(0, device=bench.device)):
         return {"skipped": "the kernels need a CUDA device"}
@@ -209,8 +209,8 @@ def measure_kernels(bench: Bench, model: SpeechModel) -> dict[str, Any]:
     return results
 
 
-def measure_prefill(bench: Bench, model: SpeechModel) -> dict[str, Any]:
-    """Milliseconds to read prompts, in the default blocks and in one."""
+def measure_prefill(bench: DeviceRun, model: SpeechModel) -> dict[str, Any]:
+    """Milliseconds to prefill prompts, in the default chunks and in one."""
     lengths = (8, 16) if bench.dry else (64, 512, 2048)
     step = FrameStep(model, 1, max(64, 2 * lengths[-1]), 16)
     results: dict[str, Any] = {}
@@ -228,8 +228,8 @@ def measure_prefill(bench: Bench, model: SpeechModel) -> dict[str, Any]:
     return results
 
 
-def measure_codec(bench: Bench) -> dict[str, Any]:
-    """Milliseconds to decode groups of frames of one stream, as they are and captured."""
+def measure_codec(bench: DeviceRun) -> dict[str, Any]:
+    """Milliseconds to decode 1, 2 and 4 frames of one stream, eager and captured."""
     codec = random_codec(bench.device, bench.dry)
     results: dict[str, Any] = {"bytes": sum(p.nbytes for p in codec.parameters())}
     for frames in (1, 2, 4):

@@ -1,4 +1,4 @@
-"""Scenarios of the parts: ``step``, ``codec`` and ``resample``, without engine and server."""
+"""Scenarios ``step``, ``codec`` and ``resample``: the parts, without engine and server."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ CONTEXT, MAX_FRAMES = 1024, 512
 TURN = 24  # frames of one variant before the next one has its turn
 GUIDED = "step of a guided stream (two rows), compiled"
 BATCHES = (1, 2, 4)  # frames per call
-WINDOW = 32  # frames that a codec without memory decodes again for every new one
+WINDOW = 32  # frames that a stateless codec decodes again for every new one
 
 
 def loaded(result: Result, model: str, device: str) -> Drama3:
-    """The checkpoint, its engine idle; how long that took is noted."""
+    """Loads the checkpoint, its engine idle; the time is preparation."""
     started = time.monotonic()
     drama = rt_drama3.load(model, device=device, engine=EngineConfig(step_mode="eager"))
     result.preparation["load"] = time.monotonic() - started
@@ -40,7 +40,7 @@ def loaded(result: Result, model: str, device: str) -> Drama3:
 
 
 def prepare(result: Result, drama: Drama3, sizes: Sequence[int]) -> None:
-    """Builds compiled packages where they are missing; how long that took is noted."""
+    """Builds missing compiled packages; the time is preparation."""
     if drama.model.device.type == "cpu":
         started = time.monotonic()
         builder = PackageBuilder(drama.model, drama.codec, tuple(sizes), BATCHES)
@@ -172,7 +172,7 @@ def codec(
         if compiled and drama.codec.device.type == "cpu":
             ways["compiled"] = CompiledCodec(drama.codec, BATCHES).decode_step
         whole, window = codes[:, :, :frames], codes[:, :, :WINDOW]
-        once = f"codec, {frames} frames at once"
+        once = f"codec, {frames} frames in one call"
         samples: dict[str, list[float]] = {}
         for turn in range(rounds + 1):
             times = {

@@ -58,7 +58,7 @@ class MeasuredResampler:
         self.taken = self.given = self.first = 0
 
     def push(self, frame: np.ndarray) -> None:
-        """Converts a frame and takes the figures."""
+        """Converts a frame and records the figures."""
         started = time.thread_time()
         ready = self.resampler.push(frame)
         self.seconds.append(time.thread_time() - started)
@@ -84,7 +84,7 @@ class MeasuredResampler:
 
 
 def measure(to_rate: int, frames: int = FRAMES) -> list[Figures]:
-    """Runs both qualities side by side, over so many frames."""
+    """Times both qualities in turns."""
     sides = [MeasuredResampler(quality, to_rate) for quality in QUALITIES]
     random = np.random.default_rng(0)
     for _ in range(WARM_UP + frames):

@@ -1,8 +1,7 @@
 """Scenario ``sink``: the same utterance at the same pace into several outputs.
 
-The pieces of a real utterance are written at the moments at which the engine gave them; measured is
-how long a write holds its caller, what is buffered, whether the listener met gaps, and how long it
-takes until a stop was obeyed.
+The chunks of a real utterance are written at the times at which the engine delivered them; measured
+are how long a write blocks, what is buffered, underruns, and how long a stop takes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rt_drama3.engine.config import EngineConfig
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks import PcmFormat, Sink, SinkStats, make_sink
 from rt_drama3_bench.local import utterances
-from rt_drama3_bench.metrics import Utterance
+from rt_drama3_bench.metrics import Recording
 from rt_drama3_bench.result import Result, Verdict
 from rt_drama3_bench.schedules import TEXTS
 
@@ -28,7 +27,7 @@ KINDS = ("null", "wav", "flac", "mic", "speaker")
 
 
 class NullSink(Sink):
-    """Takes everything at once and keeps nothing: what the pacing itself costs."""
+    """Accepts everything immediately and keeps nothing: the cost of the pacing itself."""
 
     name = "null"
 
@@ -59,7 +58,7 @@ class NullSink(Sink):
 
     @property
     def stats(self) -> SinkStats:
-        """Nothing is ever held."""
+        """Nothing is ever buffered."""
         return SinkStats(device_rate=self._format.rate if self._format else 0)
 
 
@@ -70,12 +69,12 @@ def sink(
     step_mode: str = "auto",
     times: int = 3,
 ) -> None:
-    """Plays into every output that this machine has.
+    """Plays into every requested output that this machine has.
 
     Args:
-        result: takes what is found.
-        kinds: of ``KINDS``, or anything that ``--sink`` takes.
-        model, step_mode: that makes the utterance.
+        result: receives the measurements.
+        kinds: from ``KINDS``, or anything that ``speak --sink`` accepts.
+        model, step_mode: of the engine that speaks.
         times: takes in each output.
     """
     with rt_drama3.load(model, engine=EngineConfig(step_mode=step_mode)) as drama:
@@ -102,7 +101,7 @@ def _made(kind: str) -> Iterator[Sink]:
             yield make_sink(kind)
 
 
-def play(result: Result, kind: str, made: Sink, spoken: Utterance, times: int) -> None:
+def play(result: Result, kind: str, made: Sink, spoken: Recording, times: int) -> None:
     """Writes an utterance into a sink at its own pace, then stops it in mid-take."""
     writes: list[float] = []
     buffered: list[float] = []
@@ -113,13 +112,13 @@ def play(result: Result, kind: str, made: Sink, spoken: Utterance, times: int) -
     try:
         for _ in range(times):
             start = time.monotonic()
-            for piece in spoken.arrivals:
-                due = start + piece.at - spoken.arrivals[0].at
+            for chunk in spoken.arrivals:
+                due = start + chunk.at - spoken.arrivals[0].at
                 time.sleep(max(0.0, due - time.monotonic()))
                 began = time.monotonic()
                 late.append(1e3 * (began - due))
-                assert piece.pcm is not None
-                made.write(piece.pcm)
+                assert chunk.pcm is not None
+                made.write(chunk.pcm)
                 writes.append(1e3 * (time.monotonic() - began))
                 buffered.append(made.stats.buffered_ms)
             began = time.monotonic()

@@ -1,7 +1,7 @@
 """Scenario ``engine``: utterances in this process, without a server, and the core's ratios.
 
-Variants of the engine speak the same sentence in turns: groups that grow against fixed ones,
-decoding beside the step against after it, eager against compiled.
+Variants of the engine speak the same sentence in turns: growing decode batches against fixed ones,
+decoding during the next step against after it, eager against compiled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import Audio, SpeechRequest
 from rt_drama3_bench import metrics
 from rt_drama3_bench.local.ratios import measure as measure_ratios
-from rt_drama3_bench.metrics import Arrival, Utterance
+from rt_drama3_bench.metrics import Arrival, Recording
 from rt_drama3_bench.remote import SENTENCE, judge_seams
 from rt_drama3_bench.result import Result, Verdict
 
@@ -52,9 +52,9 @@ def variants(mode: str) -> list[Variant]:
     return made
 
 
-def speak(engine: Engine, text: str, seed: int = 1) -> Utterance:
-    """One utterance of an engine as its listener has it."""
-    made = Utterance(due=time.monotonic())
+def speak(engine: Engine, text: str, seed: int = 1) -> Recording:
+    """One utterance of an engine, as its listener receives it."""
+    made = Recording(due=time.monotonic())
     made.sent = made.due
     speech = engine.open(SpeechRequest(text, seed=seed))
     for chunk in speech:
@@ -65,7 +65,7 @@ def speak(engine: Engine, text: str, seed: int = 1) -> Utterance:
 
 
 def interrupt(engine: Engine, text: str, seed: int = 1) -> float:
-    """Milliseconds from a cancel after the first audio until the engine is done with the stream."""
+    """Milliseconds from a cancel after the first audio until the engine has ended the stream."""
     speech = engine.open(SpeechRequest(text, seed=seed))
     next(iter(speech))
     began = time.monotonic()
@@ -75,7 +75,7 @@ def interrupt(engine: Engine, text: str, seed: int = 1) -> float:
 
 
 def arrival(chunk: Audio, at: float) -> Arrival:
-    """A chunk as it came; its stamps count from when the request was accepted."""
+    """A chunk as it arrived; its stamps count from the acceptance of the request."""
     stamps, zero = chunk.stamps, chunk.stamps.accepted
     return Arrival(
         at,
@@ -100,10 +100,10 @@ def engine(
     times: int = 12,
     ratios: bool = True,
 ) -> None:
-    """Speaks with every variant in turns.
+    """Times every variant in turns.
 
     Args:
-        result: takes what is found.
+        result: receives the measurements.
         model, device: see ``load``.
         step_mode: of the product; "eager" leaves the compiled side out.
         times: utterances of each variant; one before them is a warm-up.
@@ -127,8 +127,8 @@ def engine(
             measure_ratios(result, drama)
 
 
-def _in_turns(drama: Drama3, ways: Sequence[Variant], times: int) -> dict[str, list[Utterance]]:
-    spoken: dict[str, list[Utterance]] = {way.name: [] for way in ways}
+def _in_turns(drama: Drama3, ways: Sequence[Variant], times: int) -> dict[str, list[Recording]]:
+    spoken: dict[str, list[Recording]] = {way.name: [] for way in ways}
     with contextlib.ExitStack() as stack:
         engines = {way.name: stack.enter_context(Engine(drama.loaded, way.config)) for way in ways}
         for one in engines.values():
@@ -142,7 +142,7 @@ def _in_turns(drama: Drama3, ways: Sequence[Variant], times: int) -> dict[str, l
     return spoken
 
 
-def _judge(result: Result, ours: Sequence[Utterance], spoken: dict[str, list[Utterance]]) -> None:
+def _judge(result: Result, ours: Sequence[Recording], spoken: dict[str, list[Recording]]) -> None:
     judge_seams(result, ours)
     whole = [one.audio() for records in spoken.values() for one in records[:1]]
     same = all(len(a) == len(whole[0]) and np.allclose(a, whole[0], atol=1e-3) for a in whole)

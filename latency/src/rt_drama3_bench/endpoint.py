@@ -1,4 +1,4 @@
-"""Which server is measured: its address, its dialect and what is asked of it."""
+"""The server to measure: its address, its dialect and the request."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _SOCKETS = ("native", "fish-live")
 
 
 @dataclass(frozen=True)
-class Target:
-    """A server and what to ask of it.
+class Endpoint:
+    """A server and the request to make.
 
     Attributes:
         url: as the user gave it: a base, or the whole address of the route.
@@ -38,10 +38,10 @@ class Target:
         model, voice: as the dialect names them; None leaves them to the server.
         rate: samples per second to ask for; 0 is the dialect's usual one.
         extra: further fields of the request.
-        timeout: seconds in which an utterance must be over.
+        timeout: seconds within which an utterance must be complete.
 
     Raises:
-        BenchError: the dialect or the address is none.
+        BenchError: the dialect is unknown, or the address is not a URL.
     """
 
     url: str
@@ -76,17 +76,17 @@ class Target:
 
     @property
     def host(self) -> str:
-        """Name or address."""
+        """Host name or IP address."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def port(self) -> int:
-        """Its port, or the usual one."""
+        """The port, or the scheme's default."""
         return urlsplit(self.url).port or (443 if self.secure else 80)
 
     @property
     def path(self) -> str:
-        """Of the route: the address may end in it, in ``/v1`` or before that."""
+        """Path of the route: the address may end in it, in ``/v1`` or before that."""
         parts = urlsplit(self.url)
         path, route = parts.path.rstrip("/"), ROUTES[self.dialect]
         if path.endswith(route):
@@ -95,14 +95,14 @@ class Target:
 
     @property
     def address(self) -> str:
-        """The whole one, for a WebSocket or for HTTP."""
+        """The whole URL, of a WebSocket or for HTTP."""
         schemes = ("ws", "wss") if self.dialect in _SOCKETS else ("http", "https")
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{schemes[self.secure]}://{host}:{self.port}{self.path}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of the handshake or the request."""
+        """Headers of the handshake or the request."""
         found = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         if self.model and self.dialect.startswith("fish"):
             found["model"] = self.model
@@ -110,14 +110,14 @@ class Target:
 
 
 def key_of(dialect: str, variable: str | None) -> str | None:
-    """The key from the environment: keys on a command line are seen by everybody.
+    """The key from the environment: a command line is visible to other users.
 
     Args:
-        dialect: decides where it is looked for.
-        variable: looked for instead, and must then be set.
+        dialect: decides which variable is read.
+        variable: read instead; it must be set.
 
     Raises:
-        BenchError: the variable that was named is not set.
+        BenchError: the named variable is not set.
     """
     if variable is None:
         return os.environ.get(KEY_VARIABLES.get(dialect, "")) or None

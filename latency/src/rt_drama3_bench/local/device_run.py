@@ -1,4 +1,4 @@
-"""What the measurements of ``latency.gpu`` share: a device, a clock, a time limit, CUDA graphs."""
+"""What the measurements of ``gpu`` share: a device, a clock, a time limit, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SAMPLED = SamplingConfig()
 
 
 @dataclass
-class Bench:
-    """One run of the harness.
+class DeviceRun:
+    """One run of ``bench gpu``.
 
     Attributes:
-        device: CUDA, or the CPU of a dry run, where numbers mean nothing but every line runs.
+        device: CUDA, or the CPU of a dry run, where every line runs and the figures mean nothing.
         seconds: the run should end within.
         notes: what was left out, and why.
     """
@@ -37,7 +37,7 @@ class Bench:
         return self.device.type == "cpu"
 
     def time_for(self, what: str, needed: float) -> bool:
-        """Whether ``needed`` seconds are left; if not, that is noted."""
+        """Whether ``needed`` seconds are left; if not, notes it."""
         left = self.seconds - (time.monotonic() - self.started)
         if self.dry or left >= needed:
             return True
