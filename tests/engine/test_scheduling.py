@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -98,15 +99,15 @@ def test_costs_may_be_learned_while_they_are_read() -> None:
                 shared.decode.setdefault(size, Estimate()).add(0.001)
             shared.decode = {1: Estimate(0.001)}
 
-    learner = threading.Thread(target=learn)
-    learner.start()
-    try:
-        for _ in range(3000):
-            load_with(2, shared, 0.05, overlapped=True)
-            shared.decode_seconds(7)
-    finally:
-        done.set()
-        learner.join()
+    with ThreadPoolExecutor(1) as pool:
+        learner = pool.submit(learn)
+        try:
+            for _ in range(3000):
+                load_with(2, shared, 0.05, overlapped=True)
+                shared.decode_seconds(7)
+        finally:
+            done.set()
+        learner.result()
 
 
 # Groups.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from pathlib import Path
 
 import msgpack
 import pytest
@@ -100,10 +101,7 @@ def test_a_large_message_that_is_broken(ending: Place, threads: list[tuple[int, 
         assert (True, True) in where(threads)
 
 
-def test_a_clip_of_megabytes_arrives_unharmed(tmp_path: object, ending: Place) -> None:
-    from pathlib import Path
-
-    assert isinstance(tmp_path, Path)
+def test_a_clip_of_megabytes_arrives_unharmed(tmp_path: Path, ending: Place) -> None:
     audio = clip(tmp_path, 20)
     assert len(audio) > 20 * LONG_MESSAGE
     encoded = base64.b64encode(audio).decode()
@@ -113,16 +111,13 @@ def test_a_clip_of_megabytes_arrives_unharmed(tmp_path: object, ending: Place) -
     with ending.native() as client:
         start = {"references": [{"text": "Hello.", "audio": audio}]}
         client.send("start", text="Hi.", final=True, max_seconds=0.1, **start)
-        assert client.take_until("done", "error")[-1]["type"] in ("done", "error")
+        assert client.take_until("done", "error")[-1]["type"] == "done"
 
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_one_bad_reference_among_good_ones_is_named(
-    tmp_path: object, ending: Place, place: int
+    tmp_path: Path, ending: Place, place: int
 ) -> None:
-    from pathlib import Path
-
-    assert isinstance(tmp_path, Path)
     clips = [{"text": "Hello.", "audio": clip(tmp_path)} for _ in range(2)]
     clips[place] = {"text": "Hello.", "audio": b"no audio"}
     with ending.native() as client:

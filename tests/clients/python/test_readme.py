@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from dataclasses import fields
@@ -44,7 +43,7 @@ def test_commands() -> None:
     commands = [shlex.split(line)[1:] for line in shown if line.strip().startswith("rt-drama3-c")]
     assert len(commands) >= 6
     for arguments in commands:
-        assert isinstance(_parser().parse_args(arguments), argparse.Namespace)
+        _parser().parse_args(arguments)  # exits at what it does not know
 
 
 def test_tables() -> None:
