@@ -11,49 +11,28 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from rt_drama3.errors import RequestError
-
-# The Unicode property White_Space. str.isspace also accepts the control characters U+001C..U+001F.
-WHITE_SPACE = (
-    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000"
+from rt_drama3.text.sentences import (
+    CLOSERS,
+    MARKUP,
+    THEN_SPACE,
+    WHITE_SPACE,
+    abbreviates,
+    closing_tags,
+    complete_ends,
+    sentence_ends,
 )
+
 MIN_ROOM = 16  # bytes of text that must fit between the tags repeated around a segment
 
-# Every alternative stops at the next bracket of its kind, which keeps the scan linear.
-MARKUP = re.compile(
-    r"<\|[^|<>]*\|>"  # special token
-    r"|\[[^\[\]]*\]"  # cue
-    rf"|<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*+)(?:[{WHITE_SPACE}][^<>]*)?>"  # tag
-)
 _SPACE = re.compile(f"[{WHITE_SPACE}]")
 _SPACES = re.compile(f"[{WHITE_SPACE}]+")
 _NO_BREAK_SPACES = "\xa0\u2007\u202f"
 
-# In scripts with spaces, a mark counts only before a space, a cue or a tag. That keeps 3.14, 1,000,
-# 10:30, example.com and me@example.com whole.
-_CLOSERS = r"(?:[\"'“”‘’«»)\]」』】）》〉]|</[A-Za-z][\w-]*+>)*+"
-_THEN_SPACE = rf"(?=[{WHITE_SPACE}\[<])"
-_MARKS = ".!?…؟۔።։"
-_SENTENCE_END = re.compile(
-    rf"(?<![{_MARKS}])(?P<mark>[{_MARKS}]++){_CLOSERS}{_THEN_SPACE}|[。！？．｡।॥]++{_CLOSERS}"
-)
-_CLAUSE_END = re.compile(rf"[,;:،؛–]{_CLOSERS}{_THEN_SPACE}|[—、，：；､]{_CLOSERS}")
-
-# Words whose period does not end a sentence: initials (e.g., U.S., z.B.; but "I." does), titles,
-# months; some only before a number ("No. 5").
-_ABBREVIATION = re.compile(
-    r"[\"'“‘«„(\[]*(?:(?:[^\W\d_]\.)*[^\W\d_i]"
-    r"|mrs?|ms|mme|dr|prof|rev|hon|gen|col|maj|capt|lt|sgt|st|mt|ft|sra?|jr|vs|cf|ca|approx|dept"
-    r"|univ|inc|ltd|corp|bros|ave|blvd|jan|feb|aug|sept?|oct|nov|dec|bzw|evtl|ggf|hr|str|uds?)",
-    re.IGNORECASE,
-)
-_BEFORE_NUMBER = re.compile(r"[(\[]?(?:nos?|nr|figs?|vol|pp?|eq|sec|art|chap|ext)", re.IGNORECASE)
-_LONGEST_ABBREVIATION = 16
+_CLAUSE_END = re.compile(rf"[,;:،؛–]{CLOSERS}{THEN_SPACE}|[—、，：；､]{CLOSERS}")
 
 # Characters that extend the one before them, besides the combining marks (category M).
 _CONTINUES = re.compile(
@@ -101,37 +80,8 @@ def cut_turn(text: str, budget: int) -> list[str]:
 
 
 def spoken_so_far(text: str) -> int:
-    """Length of the complete sentences at the start of a growing text, in characters.
-
-    A sentence is complete once white space follows its end, because "3." may still become "3.14".
-    Text inside an open bracket or an open pair of tags is never counted.
-
-    Args:
-        text: of one or more turns, as far as it has arrived.
-    """
-    ends = _sentence_ends(text, 0, len(text) - 1)
-    if not ends:
-        return 0
-    opened = max(text.rfind("[", 0), text.rfind("<|", 0))
-    limit = len(text)
-    if opened >= 0 and not MARKUP.match(text, opened):
-        limit = opened  # a bracket that may still be closed
-    markup = list(MARKUP.finditer(text))
-    closing = closing_tags(markup)
-    for found in markup:
-        if found["name"] and not found["slash"] and found.start() not in closing:
-            limit = min(limit, found.start())
-            break
-    inside = [(start, close.end()) for start, close in closing.items()]
-    inside += [found.span() for found in markup]
-    return next(
-        (
-            end
-            for end in reversed(ends)
-            if end <= limit and not any(start < end < stop for start, stop in inside)
-        ),
-        0,
-    )
+    """Length of the complete sentences at the start of a growing text, in characters."""
+    return next(reversed(complete_ends(text)), 0)
 
 
 class _Pair(NamedTuple):
@@ -203,24 +153,6 @@ def _mark(text: str, budget: int) -> _Turn:
     return turn
 
 
-def closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:
-    """Maps the position of each matched opening tag to its closing tag."""
-    closing: dict[int, re.Match[str]] = {}
-    opened: list[re.Match[str]] = []
-    waiting: Counter[str] = Counter()  # the names in ``opened``
-    for found in markup:
-        name = found["name"]
-        if name and not found["slash"]:
-            opened.append(found)
-            waiting[name] += 1
-        elif name and waiting[name]:
-            while opened[-1]["name"] != name:  # an unmatched tag in between: plain text
-                waiting[opened.pop()["name"]] -= 1
-            waiting[name] -= 1
-            closing[opened.pop().start()] = found
-    return closing
-
-
 def _too_long(markup: str, budget: int) -> RequestError:
     shown = markup if len(markup) <= 40 else markup[:37] + "..."
     return RequestError(
@@ -244,13 +176,13 @@ def _part_end(turn: _Turn, start: int, room: int) -> int:
     def best(places: Sequence[int], least: int = start + 1, most: int = last) -> int | None:
         return next((at for at in reversed(places) if least <= at <= most and fits(at)), None)
 
-    end = best(_sentence_ends(text, start, last))
+    end = best(sentence_ends(text, start, last))
     if end is not None:
         return end
     # The sentence itself must be cut; leave no tiny remainder on either side.
     margin = (last - start) // 4
     beyond = min(len(text), last + margin)
-    sentence_end = next(iter(_sentence_ends(text, last, beyond)), beyond)
+    sentence_end = next(iter(sentence_ends(text, last, beyond)), beyond)
     middle = (start + max(1, margin), min(last, sentence_end - margin))
     clauses = [found.end() for found in _CLAUSE_END.finditer(text, start, last + 1)]
     spaces = [found.start() for found in _SPACE.finditer(text, start, last + 1)]
@@ -271,36 +203,12 @@ def _part_end(turn: _Turn, start: int, room: int) -> int:
     return next(whole, anywhere[-1])
 
 
-def _sentence_ends(text: str, start: int, last: int) -> list[int]:
-    """Positions of sentence ends in ``(start, last]``."""
-    return [
-        found.end()
-        for found in _SENTENCE_END.finditer(text, start, last + 1)
-        if found.end() <= last and not (found["mark"] == "." and _abbreviates(text, found.start()))
-    ]
-
-
-def _abbreviates(text: str, period: int) -> bool:
-    """Whether this period belongs to an abbreviation or to a list number."""
-    words = text[max(0, period - _LONGEST_ABBREVIATION) : period].split()
-    if not words or text[period - 1].isspace():
-        return False
-    word = words[-1]
-    if len(word) <= 2 and word.isdigit():
-        begin = period - len(word)
-        before = text[max(0, begin - 2) : begin].rstrip(WHITE_SPACE)
-        return not before or before[-1] in ".!?:;"
-    if text[period + 2 : period + 3].isdigit() and _BEFORE_NUMBER.fullmatch(word):
-        return True
-    return _ABBREVIATION.fullmatch(word) is not None
-
-
 def _can_split(text: str, space: int) -> bool:
     """Whether a cut at a space is acceptable, unlike in "Dr. Who" or "1 000"."""
     before, after = text[space - 1], text[space + 1 : space + 2]
-    if text[space] in _NO_BREAK_SPACES or (before.isdigit() and after.isdigit()):
+    if text[space] in _NO_BREAK_SPACES or (before.isdigit() and after.isalnum()):
         return False
-    return before != "." or not _abbreviates(text, space - 1)
+    return before != "." or not abbreviates(text, space - 1)
 
 
 def _inside_character(text: str, start: int, at: int) -> bool:

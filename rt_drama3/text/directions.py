@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from rt_drama3.text.cutting import WHITE_SPACE, closing_tags
 from rt_drama3.text.rules import SPEAKER_TAG
+from rt_drama3.text.sentences import WHITE_SPACE, closing_tags
 
 _SPECIAL = re.compile(r"<\|[^|<>]*\|>")  # turns begin at these; a direction ends within its turn
 _BRACKET = re.compile(r"[\[\]]")

@@ -11,7 +11,8 @@ import unicodedata
 from collections import Counter
 
 from rt_drama3.errors import RequestError
-from rt_drama3.text.cutting import MARKUP, MIN_ROOM, WHITE_SPACE, cut_turn, size
+from rt_drama3.text.cutting import MIN_ROOM, cut_turn, size
+from rt_drama3.text.sentences import MARKUP, WHITE_SPACE, complete_ends
 
 SPEAKERS = 16  # <|speaker:0|> .. <|speaker:15|> are single tokens
 SEGMENT_BYTES = 300
@@ -210,3 +211,49 @@ def split_text(
                 segments.append(line)
                 speakers = {speaker}
     return [segment for segment in segments if has_speech(segment)]
+
+
+def split_growing(
+    text: str, longest: int, max_bytes: int = SEGMENT_BYTES, *, normalized: bool = False
+) -> tuple[list[str], str]:
+    """Cuts the complete sentences and lines off a growing text.
+
+    The result depends on the text alone, not on the parts in which it arrived.
+
+    Args:
+        text: not cut off yet, as far as it has arrived.
+        longest: UTF-8 bytes after which a sentence is cut before its end has arrived.
+        max_bytes: UTF-8 bytes of a segment.
+        normalized: see ``complete_ends``.
+
+    Returns:
+        The complete stretches, and the rest of the text.
+
+    Raises:
+        RequestError: see ``split_text``.
+    """
+    stretches: list[str] = []
+    at = 0
+    while True:
+        head = text[at : at + longest].encode()[:longest].decode(errors="ignore")
+        ends = complete_ends(head, normalized=normalized)
+        # One by one: behind a cut, a line may be short enough to end by itself.
+        cut = next((end for end in ends if head[:end].strip(WHITE_SPACE)), 0)
+        if not cut and at + len(head) < len(text):
+            cut = _first_part(head, max_bytes)
+        if not cut:
+            return stretches, text[at:]
+        stretches.append(head[:cut])
+        at += cut
+
+
+def _first_part(text: str, max_bytes: int) -> int:
+    """Characters of a text's first segment."""
+    first = (split_text(text, max_bytes) or [text])[0]
+    taken = 0
+    for char in "".join(first.split()):
+        found = text.find(char, taken)
+        if found < 0:
+            break
+        taken = found + 1
+    return taken or len(text)

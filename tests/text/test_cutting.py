@@ -339,7 +339,7 @@ def test_a_segment_has_few_speakers() -> None:
 def test_parts_without_speech_stay_with_a_neighbour_or_are_dropped() -> None:
     assert split_text("Wait... 😀 What?!") == ["Wait... 😀 What?!"]
     full = "x" * 290 + "."
-    assert split_text(f"{full} ... {full}") == [f"{full} ...", full]
+    assert split_text(f"{full} ... X{full}") == [f"{full} ...", f"X{full}"]
     assert split_text(f"{'x' * 300} 😀😀😀 {'y' * 300}") == ["x" * 300, "y" * 300]
     assert split_text("<|speaker:1|> ... <|speaker:2|> <|speaker:3|> Hi.") == [
         "<|speaker:1|> ...\n<|speaker:3|> Hi."

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from rt_drama3.drama3 import Drama3
 from rt_drama3.errors import RequestError
-from rt_drama3.text.cutting import WHITE_SPACE
 from rt_drama3.text.directions import (
     has_directions,
     shared_tokens,
@@ -22,6 +21,7 @@ from rt_drama3.text.directions import (
 )
 from rt_drama3.text.prompt import PromptBuilder
 from rt_drama3.text.rules import flatten, with_speaker_tag
+from rt_drama3.text.sentences import WHITE_SPACE
 from tests.small import shared_drama
 
 

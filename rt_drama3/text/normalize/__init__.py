@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from rt_drama3.text.cutting import WHITE_SPACE
-from rt_drama3.text.normalize.markup import LINE_BREAK, blocks, needs_mark, plain_line
+from rt_drama3.text.normalize.markup import needs_mark, plain_line
 from rt_drama3.text.normalize.numbers import say_numbers
 from rt_drama3.text.normalize.short import say_addresses, say_short_forms
+from rt_drama3.text.sentences import LINE_BREAK, WHITE_SPACE, blocks
 
-__all__ = ["Normalized", "blocks", "normalize"]
+__all__ = ["Normalized", "normalize"]
 
 _SPECIAL = re.compile(r"(<\|[^|<>]*\|>)")
 _DIRECTION = re.compile(r"(\[[^\[\]]*\]|</?[A-Za-z][\w:-]*(?:\s[^<>]*)?>)")

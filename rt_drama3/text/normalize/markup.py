@@ -11,34 +11,18 @@ import html
 import re
 from collections.abc import Callable
 
-from rt_drama3.text.cutting import WHITE_SPACE, closing_tags
+from rt_drama3.text.sentences import BULLET, FORMATTING, PAUSES, SSML, WHITE_SPACE, closing_tags
 
 Notice = Callable[[str], None]
 
-LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x85\u2028\u2029]")
 _WHITE = f"[{WHITE_SPACE}]"
-_BULLET = r"[-*+\u2022\u2023\u25e6\u25aa\u2043]"
-_BLOCK = re.compile(  # lines that always begin a block of their own
-    rf"{_WHITE}*(?:{_BULLET}{_WHITE}|\d{{1,3}}[.)]{_WHITE}|\#{{1,6}}{_WHITE}|>|\||```|~~~"
-    rf"|<\|speaker|(?:[-*_=]{_WHITE}*){{3,}}$)"
-)
-_SINGLE = re.compile(  # lines that are a block by themselves
-    rf"{_WHITE}*(?:\#{{1,6}}{_WHITE}|\||```|~~~|(?:[-*_=]{_WHITE}*){{3,}}$)"
-)
-_UNDECIDED = re.compile(rf"{_WHITE}*(?:{_BULLET}|\d{{1,3}}[.)]?|\#{{1,6}}|[`~]{{1,2}}|<\|?\w*)?$")
-_OPEN_END = re.compile(  # a line that the next one continues, whatever that begins with
-    r"(?:[,(\u2013\u2014/&-]|\b(?:a|about|an|and|as|at|because|but|by|for|from|if|in|is|of|on|or"
-    r"|than|that|the|to|was|were|when|which|with))$"
-)
-_WRAPPED = 50  # characters; longer lines were probably wrapped by an editor
-
 _MARK = re.compile(r"[.,;:!?…。！？؟।][\"'”’)\]»*_~`]*$")
 _DROPPED = re.compile(  # fences, rules, rows that separate tables' heads
     rf"{_WHITE}*(?:(?:```|~~~)[^`~]*|(?:[-*_=]{_WHITE}*){{3,}}|\|?[\s:|-]*-[\s:|-]*\|[\s:|-]*)$"
 )
 _LINK_TARGET = re.compile(rf"{_WHITE}*\[[^\[\]]+\]:{_WHITE}+\S+(?:{_WHITE}+\"[^\"]*\")?{_WHITE}*$")
 _PREFIX = re.compile(
-    rf"{_WHITE}*(?:(?P<quote>>)|(?P<bullet>{_BULLET}){_WHITE}+(?P<task>\[[ xX]\]{_WHITE}+)?"
+    rf"{_WHITE}*(?:(?P<quote>>)|(?P<bullet>{BULLET}){_WHITE}+(?P<task>\[[ xX]\]{_WHITE}+)?"
     rf"|(?P<heading>\#{{1,6}}){_WHITE}+|(?P<number>\d{{1,3}})[.)]{_WHITE}+(?=\S))"
 )
 _CODE = re.compile(r"(?<!`)(`++)([^`]+)\1(?!`)")
@@ -59,16 +43,7 @@ _SAY_AS = re.compile(
     rf"<say-as(?P<rest>{_ATTRIBUTES})\s*>(?P<said>[^<>]*)</say-as\s*>", re.IGNORECASE
 )
 _SUB = re.compile(r"<sub(?P<rest>\s[^<>]*alias[^<>]*)>[^<>]*</sub\s*>", re.IGNORECASE)
-_PAUSING = {"p", "s", "br", "li", "tr", "div", "h1", "h2", "h3", "h4", "h5", "h6", "speak", "hr"}
-_SILENT = {  # formatting: the words inside are spoken as they are
-    "a", "abbr", "b", "blockquote", "body", "cite", "code", "del", "em", "font", "html", "i",
-    "ins", "kbd", "mark", "ol", "pre", "q", "samp", "small", "span", "strong", "sup", "table",
-    "tbody", "td", "th", "thead", "u", "ul", "var", "sub",
-}  # fmt: skip
-SSML = {
-    "audio", "desc", "emphasis", "lang", "lexicon", "lookup", "metadata", "meta", "phoneme",
-    "prosody", "say-as", "token", "voice", "w", "amazon:effect", "mstts:express-as", "break",
-}  # fmt: skip
+_UNSUPPORTED = SSML | {"say-as", "amazon:effect", "mstts:express-as"}
 _INDEX = re.compile(r"(?<=[\w)\]])\[\s*(-?\d+|[A-Za-z]|-?\d*:-?\d*|\"\w+\"|'\w+')\s*\]")
 _CITATION = re.compile(rf"{_WHITE}*\[\^?[\d,;\s\u2013-]*\]|{_WHITE}*\[\^[^\[\]]*\]")
 _EMPHASIS = re.compile(
@@ -77,44 +52,6 @@ _EMPHASIS = re.compile(
 )
 _ELLIPSIS = re.compile(rf"(?P<before>[.!?,;:]?){_WHITE}*(?:…+|\.(?:{_WHITE}?\.){{2,}}){_WHITE}*")
 _I = re.compile(r"I(?:'|’|\b)(?!\.)")
-
-
-def blocks(text: str) -> list[str]:
-    """Cuts text into the stretches that a pause ends: paragraphs, items, headings, short lines.
-
-    The line breaks inside a block are soft and have become spaces. Nothing else is changed.
-    """
-    found: list[list[str]] = []
-    is_open = False
-    for line in LINE_BREAK.split(text):
-        bare = line.strip(WHITE_SPACE)
-        if not bare:
-            is_open = False
-        elif is_open and not breaks(found[-1][-1], line):
-            found[-1].append(bare)
-        else:
-            found.append([bare])
-        if bare:
-            is_open = not _SINGLE.match(line)
-    return [" ".join(lines) for lines in found]
-
-
-def breaks(line: str, following: str) -> bool:
-    """Whether a pause belongs between two lines; not where a sentence merely wraps."""
-    line = line.rstrip(WHITE_SPACE)
-    start = following.strip(WHITE_SPACE)
-    if not start or _BLOCK.match(following) or _SINGLE.match(line):
-        return True
-    if len(line) >= _WRAPPED or _OPEN_END.search(line):
-        return False
-    return (
-        start[0].isupper() or start[0].isdigit() or (not start[0].isalnum() and start[0] not in "(")
-    )
-
-
-def is_undecided(line: str) -> bool:
-    """Whether a line that is still growing may yet begin a block."""
-    return _UNDECIDED.match(line) is not None
 
 
 def plain_line(block: str, notice: Notice) -> tuple[str, bool]:
@@ -228,11 +165,11 @@ def _tag(tag: re.Match[str], paired: bool, notice: Notice) -> str:
     name = tag["name"].lower()
     if name == "break":
         return _pause(_attributes(tag["rest"]), notice)
-    if name in _PAUSING:
+    if name in PAUSES:
         return "\n"
-    if name in _SILENT:
+    if name in FORMATTING or name == "sub":
         return ""
-    if name in SSML:
+    if name in _UNSUPPORTED:
         notice(f"<{name}> is not supported; its text is read as usual.")
         return " "
     if paired:
