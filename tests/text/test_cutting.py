@@ -90,6 +90,9 @@ def test_text_that_fits_stays_as_it_is(text: str) -> None:
 @given(SCRIPTS, st.sampled_from([300, 120]), st.integers(1, 3))
 @settings(max_examples=150, deadline=None)
 def test_segments_respect_all_limits(text: str, max_bytes: int, max_speakers: int) -> None:
+    assume(
+        not re.search(r"<\|[^|<>]*(?:[^\w|<>:]|\w{20})[^|<>]*\|>", text)
+    )  # one long special token
     try:
         segments = split_text(text, max_bytes, max_speakers)
     except RequestError:
