@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -18,20 +19,20 @@ import numpy.typing as npt
 import torch
 
 from rt_drama3.config import ModelConfig
+from rt_drama3.engine.best_of import Takes
 from rt_drama3.engine.config import EngineConfig, read_engine_config
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import Audio, Durations, Segment, SpeechRequest, SpeechSettings
+from rt_drama3.engine.speech import (
+    Audio,
+    Durations,
+    Segment,
+    SpeechRequest,
+    SpeechSettings,
+    SpeechSummary,
+)
 from rt_drama3.errors import RequestError
 from rt_drama3.loading import LoadedModel, load_model
-from rt_drama3.scenes.best_of import (
-    Ranking,
-    Scorer,
-    check_count,
-    decoded,
-    duration_sanity,
-    rank,
-    summaries,
-)
+from rt_drama3.scenes.best_of import Ranking, check_count, duration_sanity, rank
 from rt_drama3.scenes.references import Codes, ReferenceSource
 from rt_drama3.scenes.takes import dump_take
 from rt_drama3.system.threads import compute_threads
@@ -171,22 +172,41 @@ class Drama3:
         self,
         text: str,
         n: int,
-        scorer: Scorer = duration_sanity,
+        scorer: Callable[[Take], float] = duration_sanity,
         **settings: Unpack[SpeechSettings],
-    ) -> Ranking:
-        """Speaks a text several times side by side, and ranks the takes.
+    ) -> Ranking[Take]:
+        """Generates several takes of a text concurrently, and ranks them.
 
         Args:
             text: what to say.
-            n: takes, 1 to 32; those that find no room in the batch wait for it.
-            scorer: gives a take a number, higher is better; see ``best_of``.
+            n: number of takes, 1 to 32; those that find no room in the batch wait for it.
+            scorer: returns a take's score, higher is better; see ``best_of``.
             settings: see ``SpeechSettings``. Take k has the seed ``seed + k``.
 
         Raises:
             RequestError: text or settings cannot be used.
         """
-        found = summaries(self.engine, SpeechRequest(text, **settings), check_count(n))
-        return rank([decoded(self, summary) for summary in found], scorer)
+        engine, count = self.engine, check_count(n)
+        takes = Takes(engine, SpeechRequest(text, **settings), count, engine.config.max_streams)
+        return rank([self.decode_take(summary) for summary in takes.run()], scorer)
+
+    def decode_take(self, summary: SpeechSummary) -> Take:
+        """The take of a stream that was generated as codes only.
+
+        Args:
+            summary: of the stream; decoding is added to its durations.
+        """
+        started = time.monotonic()
+        audio = self.decode(summary.codes)
+        return Take(
+            text=summary.text,
+            codes=summary.codes,
+            audio=audio,
+            sample_rate=summary.sample_rate,
+            seed=summary.seed,
+            complete=summary.complete,
+            durations=replace(summary.durations, codec=time.monotonic() - started),
+        )
 
     def stream(self, text: str, **settings: Unpack[SpeechSettings]) -> Iterator[Audio]:
         """Speaks a text and gives its audio while it is made.

@@ -111,9 +111,9 @@ class Server:
         Raises:
             RtDrama3Error: the model could not be loaded, or the local sink could not be opened.
         """
-        hub = self.service.hub
+        broadcaster = self.service.broadcaster
         with (
-            contextlib.nullcontext() if hub is None else hub.sink_open(),
+            contextlib.nullcontext() if broadcaster is None else broadcaster.sink_open(),
             asyncio.Runner(loop_factory=self._loop_factory) as runner,
         ):
             host = self.service.config.host
@@ -152,7 +152,7 @@ class Server:
             await serving
 
     async def _drain(self, forced: asyncio.Event) -> None:
-        draining = asyncio.create_task(self.service.drain())
+        draining = asyncio.create_task(self.service.drain.drain())
         forcing = asyncio.create_task(forced.wait())
         await asyncio.wait({draining, forcing}, return_when=asyncio.FIRST_COMPLETED)
         cut_short = not draining.done()
@@ -161,7 +161,7 @@ class Server:
         await asyncio.wait({draining, forcing})
         if cut_short:
             log.info("forced shutdown", extra={"fields": {}})
-            await self.service.end()
+            await self.service.drain.end()
         else:
             draining.result()
 
@@ -180,7 +180,7 @@ class Server:
             log.info("ready", extra={"fields": {"model": self.service.facts.name}})
 
     def _fail(self, error: RtDrama3Error) -> None:
-        self.service.failed = "the model could not be loaded."
+        self.service.load_error = "the model could not be loaded."
         self._failure = error
         self.stop()
 
@@ -191,7 +191,7 @@ class Server:
             return
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if self.service.draining:
+            if self.service.drain.draining:
                 self.force_stop()
             self.stop()
 

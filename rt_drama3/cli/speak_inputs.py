@@ -18,8 +18,8 @@ from rt_drama3.errors import RequestError
 if TYPE_CHECKING:
     from rt_drama3.config import ModelConfig
     from rt_drama3.drama3 import Drama3
+    from rt_drama3.engine.best_of import FinishedTake
     from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
-    from rt_drama3.scenes.best_of import Chosen
 
 References: TypeAlias = Annotated[
     list[Path] | None,
@@ -160,12 +160,13 @@ def _split_tag(text: str) -> tuple[str, str]:
 
 def open_speech(
     loaded: Drama3, request: SpeechRequest, count: int | None, asr_model: str | None
-) -> Speech | Chosen:
+) -> Speech | FinishedTake:
     """Opens a stream, or makes several takes and returns the best as one.
 
     Raises:
         RtDrama3Error: the request or an option cannot be used.
     """
+    from rt_drama3.engine.best_of import FinishedTake
     from rt_drama3.scenes import best_of
 
     if count is None:
@@ -177,8 +178,8 @@ def open_speech(
     for name in ("text", "final", "audio"):
         del settings[name]
     started = time.monotonic()
-    ranking = loaded.best_of(request.text, count, scorer, **settings)
-    return best_of.Chosen(ranking.best, started)
+    best = loaded.best_of(request.text, count, scorer, **settings).best
+    return FinishedTake(best, best.durations, started)
 
 
 def scene_settings(

@@ -20,8 +20,8 @@ from rt_drama3.cli.common import release_stdout, show
 from rt_drama3.errors import RequestError, SinkError
 
 if TYPE_CHECKING:
+    from rt_drama3.engine.best_of import FinishedTake
     from rt_drama3.engine.speech import Speech
-    from rt_drama3.scenes.best_of import Chosen
     from rt_drama3.sinks import Sink
 
 Out: TypeAlias = Annotated[
@@ -142,7 +142,10 @@ def choose_output(out: Path | None, sinks: Sequence[str] | None, inputs: Sequenc
 
 
 def play(
-    speech: Speech | Chosen, output: Output, rate: int, update: Callable[[int, int], None]
+    speech: Speech | FinishedTake,
+    output: Output,
+    rate: int,
+    update: Callable[[int, int], None],
 ) -> float | None:
     """Writes speech to an output as it arrives.
 

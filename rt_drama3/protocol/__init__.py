@@ -1,12 +1,12 @@
-"""The wire: what clients send and get, as bytes in and events out, and the reverse.
+"""The wire protocols as sans-I/O state machines: bytes in, events out, and the reverse.
 
-No sockets, no tasks, no torch: every limit and every bad input is decided here, and tested so. A
+No sockets, no tasks, no torch: every limit and every bad input is handled here, and tested here. A
 server owns the sockets and streams; it feeds each message to a session (``NativeSession`` on
-``/v1/stream``, ``FishLiveSession`` on ``/v1/tts/live``), does what the events say, and sends what
-the methods of ``Utterance`` return. docs/protocol.md is the reference for clients.
+``/v1/stream``, ``FishLiveSession`` on ``/v1/tts/live``), acts on the events, reports the streams to
+``Utterance``, and sends ``data_to_send``. docs/protocol.md is the reference for clients.
 """
 
-from rt_drama3.protocol.events import Cancel, Close, Event, Finish, Flush, Hush, Send, Start, Text
+from rt_drama3.protocol.events import Cancel, Event, Finish, Flush, Mute, Start, Text
 from rt_drama3.protocol.fish_live import FishLiveSession, FishUtterance
 from rt_drama3.protocol.formats import FORMATS, Output, split_audio
 from rt_drama3.protocol.http_bodies import (
@@ -29,35 +29,34 @@ from rt_drama3.protocol.order import Directing, Reference, Sampling, SpeechOrder
 from rt_drama3.protocol.refusals import KINDS, Kind, Refused, as_refused
 from rt_drama3.protocol.schema import load_schema
 from rt_drama3.protocol.session import Session, new_request_id
-from rt_drama3.protocol.utterance import Outcome, Sent, StampsLike, State, Utterance
+from rt_drama3.protocol.utterance import Outcome, Padding, Sent, StampsLike, State, Utterance
 
 __all__ = [
     "FORMATS",
     "KINDS",
     "VERSION",
     "Cancel",
-    "Close",
     "Directing",
     "Event",
     "Finish",
     "FishLiveSession",
     "FishUtterance",
     "Flush",
-    "Hush",
     "Kind",
     "ListenOptions",
     "ListenSession",
     "ListenStream",
     "ModelFacts",
+    "Mute",
     "NativeSession",
     "NativeUtterance",
     "Outcome",
     "Output",
+    "Padding",
     "ProtocolLimits",
     "Reference",
     "Refused",
     "Sampling",
-    "Send",
     "Sent",
     "Session",
     "SpeechOrder",

@@ -1,4 +1,4 @@
-"""What a session tells its server after each message: what to do, in order."""
+"""What a session asks of its server after each message: what to do, in order."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from rt_drama3.protocol.refusals import Refused
     from rt_drama3.protocol.utterance import Utterance
 
 
 @dataclass(frozen=True)
 class Start:
-    """Open a stream for ``utterance.order``, then ``utterance.ready()``.
+    """Open a stream for ``utterance.order``, then call ``utterance.ready()``.
 
-    Where others of the connection were not cancelled and still speak, it is spoken after them. One
-    that has ``refused`` fails with that when its turn comes.
+    It is spoken after those utterances of the connection that still speak and were not cancelled.
+
+    Attributes:
+        refused: the error that it fails with when its turn comes, if it cannot be served.
     """
 
     utterance: Utterance
+    refused: Refused | None = None
 
 
 @dataclass(frozen=True)
 class Text:
-    """Give the stream more text; it has passed every check but those of the engine."""
+    """Give the stream more text, which has passed every check but the engine's."""
 
     utterance: Utterance
     text: str
@@ -30,51 +34,36 @@ class Text:
 
 @dataclass(frozen=True)
 class Flush:
-    """Speak what came so far without waiting for the end of its sentence."""
+    """Speak the text so far without waiting for the end of its sentence."""
 
     utterance: Utterance
 
 
 @dataclass(frozen=True)
 class Finish:
-    """No more text comes; ``utterance.done()`` when all of it was spoken."""
+    """No more text comes; call ``utterance.done()`` when all of it was spoken."""
 
     utterance: Utterance
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """Stop the stream now, drop its audio, then send what ``utterance.cancelled()`` gives."""
-
-    utterance: Utterance
-
-
-@dataclass(frozen=True)
-class Hush:
-    """Nothing of the client runs, but what was spoken last may still sound elsewhere: end that.
-
-    From a listener: everything that sounds, whoever has it spoken.
-    """
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send this binary message to the client."""
-
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Close:
-    """Close the connection; nothing more is read from it.
+    """Stop the stream and drop its audio, then call ``utterance.cancelled()``.
 
     Attributes:
-        code: of the WebSocket close frame.
-        reason: at most 123 bytes of ASCII.
+        answer: whether the client waits for that answer.
     """
 
-    code: int
-    reason: str
+    utterance: Utterance
+    answer: bool = False
 
 
-Event: TypeAlias = Start | Text | Flush | Finish | Cancel | Hush | Send | Close
+@dataclass(frozen=True)
+class Mute:
+    """Mute what still plays elsewhere of this client's earlier speech; nothing of it runs.
+
+    From a listener: mute everything that plays, of every client.
+    """
+
+
+Event: TypeAlias = Start | Text | Flush | Finish | Cancel | Mute

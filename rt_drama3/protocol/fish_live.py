@@ -2,56 +2,64 @@
 
 They start, send text, flush, stop, and start again on the same socket, some without waiting for the
 ``finish``; then one utterance is spoken after the other. Some never stop, none ever cancels. They
-know the events ``audio`` and ``finish`` and skip all others, so errors and notices that belong to
-one message go out as events of their own. Whatever ends an utterance otherwise is told by
-``finish`` with reason ``error``, and the connection is closed after it, as clients expect.
+know the events ``audio`` and ``finish`` and skip all others, so errors and notices about a single
+message are events of their own. An error that ends an utterance is reported by ``finish`` with
+reason ``error``, and the connection is closed after it, as clients expect.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from rt_drama3.protocol.events import Close, Event, Finish, Send, Start, Text
+from rt_drama3.protocol.events import Event, Finish, Start, Text
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.fish_request import read_request
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import SpeechOrder
 from rt_drama3.protocol.refusals import Refused, show
 from rt_drama3.protocol.session import Session, new_request_id
-from rt_drama3.protocol.text_gate import TextGate
-from rt_drama3.protocol.utterance import Outcome, Piece, StampsLike, State, Utterance
-from rt_drama3.protocol.wire import pack
+from rt_drama3.protocol.text_buffer import TextBuffer
+from rt_drama3.protocol.utterance import (
+    AudioPart,
+    Outcome,
+    Padding,
+    StampsLike,
+    State,
+    Utterance,
+)
 
-MOST_WAITING = 16  # stopped utterances in front of a new one
+MAX_WAITING = 16  # stopped utterances in front of a new one
 
 
 class FishUtterance(Utterance):
     """An utterance on ``/v1/tts/live``.
 
     Attributes:
-        lost: the first text of it that could not be spoken; ``finish`` then says so.
+        lost: the error about the first text of it that could not be spoken; ``finish`` reports it.
+        refused: the error about its start, if that has to wait for its turn to be reported.
     """
 
-    rests: ClassVar[bool] = True
     lost: Refused | None = None
+    refused: Refused | None = None
     _early: Outcome | None = None  # the stream ended before the client's stop
-    _since: int = 0  # samples sent when the text came that was not flushed yet
-    _silent: bool = False  # sound of that text was asked for, and none came
+    _since: int = 0  # samples sent when the first text arrived that is not flushed yet
+    _silent: bool = False  # sound of that text was asked for, and there was none
 
-    def ready(self, voice: str = "") -> list[bytes]:
-        return [] if self.state is State.OVER else [_warning(n) for n in self.order.notices]
+    def _say_ready(self, voice: str) -> None:
+        for notice in self.order.notices:
+            self._send(warning_message(notice))
 
-    def queued(self, position: int) -> list[bytes]:
-        return []
+    def queued(self, position: int) -> None:
+        """Clients of this dialect have no event for it."""
 
-    def segment(self, index: int, text: str, first_frame: int) -> list[bytes]:
-        return []
+    def segment(self, index: int, text: str, first_frame: int) -> None:
+        """Clients of this dialect have no event for it."""
 
-    def awaits_sound(self) -> None:
-        """The client asks for the sound of its text so far, if there was any since it last did."""
-        # Audio since then counts, also of text before it: it is sound for the one who waits.
+    def expect_sound(self) -> None:
+        """The client asks for the sound of its text so far, if any arrived since it last did."""
+        # Audio since then counts, even of earlier text: it is sound for a client that waits.
         if self.text.unflushed and self._since == self.sent.samples:
             self._silent = True
 
@@ -62,50 +70,56 @@ class FishUtterance(Utterance):
             self._since = self.sent.samples
         return passed
 
-    @property
-    def owes_silence(self) -> bool:
-        return self._silent
+    def padding(self, ended: bool) -> Padding:
+        # Clients flush and wait, some for hours. Without the tail, the last milliseconds of what
+        # they hear now would arrive as the first ones of what they ask for next.
+        if not ended and self.state is not State.OPEN:
+            return Padding.NONE
+        if self._silent:
+            return Padding.SILENCE
+        return Padding.NONE if ended else Padding.TAIL
 
-    def audio(self, data: bytes, samples: int, stamps: StampsLike | None = None) -> list[bytes]:
-        if samples and data:  # else an encoder gathers it, and nothing is heard as yet
+    def audio(self, data: bytes, samples: int, stamps: StampsLike | None = None) -> None:
+        if samples and data:  # otherwise an encoder gathers it, and nothing is heard yet
             self._silent = False
-        return super().audio(data, samples, stamps)
+        super().audio(data, samples, stamps)
 
-    def done(self, outcome: Outcome) -> list[bytes]:
+    def done(self, outcome: Outcome) -> None:
         # A finish before the client's stop would end the client's reading too early.
         if self.state is State.OPEN:
             self._early = outcome
-            return []
-        return super().done(outcome)
+        else:
+            super().done(outcome)
 
-    def stopped(self) -> list[bytes]:
-        """The client sent its stop; messages, if the stream has ended already."""
+    def stopped(self) -> None:
+        """The client sent its stop; finishes if the stream has ended already."""
         self.state = State.FINISHING
-        return [] if self._early is None else super().done(self._early)
+        if self._early is not None:
+            super().done(self._early)
 
     @property
     def ended_early(self) -> bool:
-        """Whether there is no stream behind it any more, though the client may still send text."""
+        """Whether its stream has ended, although the client may still send text."""
         return self._early is not None
 
-    def finish_message(self, error: Refused | None) -> bytes:
+    def finish_message(self, error: Refused | None) -> Mapping[str, Any]:
         """The ``finish``."""
-        message: dict[str, Any] = {"event": "finish", "reason": "error" if error else "stop"}
-        message["time"] = round(1e3 * (self.clock() - self.accepted), 3)
-        return pack({**message, **(_details(error) if error else {})})
+        return finish_message(error, round(1e3 * (self.clock() - self.accepted), 3))
 
-    def _audio_message(self, number: int, piece: Piece, stamps: StampsLike | None) -> bytes:
-        return pack({"event": "audio", "audio": piece.data})
+    def _audio_message(
+        self, number: int, part: AudioPart, stamps: StampsLike | None
+    ) -> Mapping[str, Any]:
+        return {"event": "audio", "audio": part.data}
 
-    def _done_messages(self, outcome: Outcome) -> list[bytes]:
-        return [self.finish_message(self.lost)]
+    def _done_message(self, outcome: Outcome) -> Mapping[str, Any]:
+        return self.finish_message(self.lost)
 
 
 class FishLiveSession(Session[FishUtterance]):
     """The server's side of one connection on ``/v1/tts/live``; see ``Session``.
 
     Args:
-        facts, limits: of the server.
+        facts, limits: those of the server.
         model: the ``model`` header of the handshake; any name is accepted.
         clock: seconds, as ``time.monotonic``.
         new_id: makes request ids.
@@ -123,8 +137,8 @@ class FishLiveSession(Session[FishUtterance]):
     ) -> None:
         super().__init__(facts, limits, clock, new_id)
         self._model = model
-        self._told = 0  # warnings about unknown events
-        self._stopped: list[FishUtterance] = []  # before the last one, and not spoken to their end
+        self._warnings = 0  # about unknown events
+        self._stopped: list[FishUtterance] = []  # before the last one, and still speaking
         self._handlers = {
             "start": self._start,
             "text": self._text,
@@ -135,14 +149,14 @@ class FishLiveSession(Session[FishUtterance]):
     def _start(self, fields: Fields) -> list[Event]:
         running, events = self._running(), list[Event]()
         if running is not None and running.refused:
-            return []  # the connection ends when it is its turn
+            return []  # the connection ends when its turn comes
         if running is not None and running.state is State.FINISHING:
-            self._stopped.append(running)  # all of it was asked for, and has its finish to come
+            self._stopped.append(running)  # it is spoken to its end, and its finish is due
         elif running is not None:
-            # A client that starts anew before its stop no longer wants what runs: a barge-in.
+            # A client that starts again before its stop no longer wants what runs: a barge-in.
             events = self._stop_one(running)
         self._stopped = [one for one in self._stopped if one.state is not State.OVER]
-        gate = TextGate(self._limits)
+        buffer = TextBuffer(self._limits)
         order, refused = SpeechOrder(), None
         try:
             request = fields.map("request")
@@ -150,21 +164,21 @@ class FishLiveSession(Session[FishUtterance]):
                 raise fields.refuse("request", "a map is needed")
             text = request.text("text", self._limits.pending_characters) or ""
             order = read_request(
-                request, gate.push(text), False, self._facts, self._limits, self._model
+                request, buffer.push(text), False, self._facts, self._limits, self._model
             )
             self._check_room(order)
         except Refused as error:
             if not self._stopped:
                 return [*events, *self._end_connection(error)]
-            refused = error  # which must not silence those before it
+            refused = error  # those before it are still spoken
         else:
             self._budget.forgive()
         self._utterance = FishUtterance(
-            self._new_id(), order, self._facts, self._limits, self._clock
+            self._new_id(), order, self._facts, self._limits, self._clock, self._send
         )
-        self._utterance.text = gate
+        self._utterance.text = buffer
         self._utterance.refused = refused
-        return [*events, Start(self._utterance)]
+        return [*events, Start(self._utterance, refused)]
 
     def _check_room(self, order: SpeechOrder) -> None:
         """Bounds what waits behind utterances that are still spoken.
@@ -172,9 +186,9 @@ class FishLiveSession(Session[FishUtterance]):
         Raises:
             Refused: ``backlog_full``.
         """
-        if len(self._stopped) > MOST_WAITING:
+        if len(self._stopped) > MAX_WAITING:
             raise Refused(
-                "backlog_full", f"{len(self._stopped)} utterances wait; at most {MOST_WAITING} may."
+                "backlog_full", f"{len(self._stopped)} utterances wait; at most {MAX_WAITING} may."
             )
         if not self._stopped:
             return
@@ -197,7 +211,7 @@ class FishLiveSession(Session[FishUtterance]):
     def _flush(self, fields: Fields) -> list[Event]:
         running = self._running()
         if running is not None:
-            running.awaits_sound()
+            running.expect_sound()
         return super()._flush(fields)
 
     def _text(self, fields: Fields) -> list[Event]:
@@ -217,57 +231,67 @@ class FishLiveSession(Session[FishUtterance]):
 
     def _stop(self, fields: Fields) -> list[Event]:
         running = self._running()
-        if running is None:  # every stop has its finish, or the client would wait for it
-            return [Send(pack({"event": "finish", "reason": "stop", "time": 0.0}))]
+        if running is None:  # every stop gets a finish; the client waits for it
+            self._send(finish_message(None, 0.0))
+            return []
         if running.state is State.FINISHING:
             return []
-        running.awaits_sound()
-        events = self._rest(running)
+        running.expect_sound()
+        events = self._held_text(running)
         if self._closed:
             return events
-        finished = running.stopped()
-        if finished:
-            return [*events, *map(Send, finished)]
-        return [*events, Finish(running)]
+        running.stopped()
+        return events if running.state is State.OVER else [*events, Finish(running)]
 
     def _unknown(self, kind: object) -> list[Event]:
-        # They do no harm and may be some client's heartbeat: tell a few times, ignore all.
-        self._told += 1
-        if self._told > self._limits.errors:
-            return []
-        return [Send(_warning(f"event {show(kind)} is not known and was ignored."))]
+        # Harmless, and perhaps some client's heartbeat: warn a few times, ignore all.
+        self._warnings += 1
+        if self._warnings <= self._limits.errors:
+            self._send(warning_message(f"event {show(kind)} is not known and was ignored."))
+        return []
 
     def _refuse(self, error: Refused) -> list[Event]:
-        """What a client sent in an utterance is lost, but the utterance goes on."""
+        """The message is lost, but the utterance continues."""
         running = self._running()
-        if running is None:  # it may have been a start: the client waits for a finish
+        if running is None:  # it may have been a start, whose client waits for a finish
             return self._end_connection(error)
         if not self._budget.take_error():
             return self.close("too_many_errors", f"the last one: {error.message}")
         running.lost = running.lost or error
-        return [Send(pack({"event": "error", "error": error.message, **_details(error)}))]
+        self._send({"event": "error", "error": error.message, **_details(error)})
+        return []
 
     def _fail(self, utterance: FishUtterance, error: Refused) -> list[Event]:
         return self._end(error, utterance.finish_message(error))
 
     def _end_connection(self, error: Refused) -> list[Event]:
         running = self._running()
-        if running is None:
-            last = {"event": "finish", "reason": "error", "time": 0.0, **_details(error)}
-            return self._end(error, pack(last))
-        return self._end(error, running.finish_message(error))
+        last = running.finish_message(error) if running else finish_message(error, 0.0)
+        return self._end(error, last)
 
     def _stop_running(self, *, answer: bool = False) -> list[Event]:
-        """Stops everything: what runs, and what was to be spoken before it."""
+        """Stops everything: what runs, and what is spoken before it."""
         before = [one for one in self._stopped if one.state is not State.OVER]
         self._stopped = []
         events = [event for one in before for event in self._stop_one(one)]
         return [*events, *super()._stop_running(answer=answer)]
 
-    def _end(self, error: Refused, said: bytes) -> list[Event]:
-        events = self._stop_running()
-        self._closed = True
-        return [*events, Send(said), Close(error.kind.close, error.code)]
+    def _end(self, error: Refused, last: Mapping[str, Any]) -> list[Event]:
+        self._send(last)
+        self._close_with(error)
+        return self._stop_running()
+
+
+def finish_message(error: Refused | None, milliseconds: float) -> Mapping[str, Any]:
+    """A ``finish``, with its error if there is one."""
+    reason = "error" if error else "stop"
+    details = _details(error) if error else {}
+    return {"event": "finish", "reason": reason, "time": milliseconds, **details}
+
+
+def warning_message(message: str) -> Mapping[str, Any]:
+    """A ``warning``, which readers skip."""
+    return {"event": "warning", "message": message}
 
 
 def _details(error: Refused) -> Mapping[str, Any]:
@@ -277,7 +301,3 @@ def _details(error: Refused) -> Mapping[str, Any]:
         "remedy": error.remedy,
         "retriable": error.kind.retriable,
     }
-
-
-def _warning(message: str) -> bytes:
-    return pack({"event": "warning", "message": message})

@@ -1,8 +1,8 @@
 """ListenSession: one listener on /v1/listen, message by message, without a socket.
 
-A listener hears what the clients of a server are told, as it is spoken: ``begin``, ``segment``,
-``audio`` and ``end`` of one stream after the other or of several beside each other;
-docs/protocol.md tells their order, schema/listen.json their fields.
+A listener hears what a server speaks to its clients: ``begin``, ``segment``, ``audio`` and ``end``
+of one stream after the other or of several concurrently; docs/protocol.md describes their order,
+schema/listen.json their fields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rt_drama3.protocol.events import Close, Event, Hush, Send
+from rt_drama3.protocol.events import Event, Mute
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import FORMATS, split_audio
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
@@ -32,7 +32,7 @@ class ListenOptions:
 
     Attributes:
         sample_rate: Hz.
-        mode: ``mix``: streams as they come, beside each other. ``queue``: one after the other.
+        mode: ``mix``: streams as they come, concurrently. ``queue``: one after the other.
     """
 
     sample_rate: int
@@ -61,7 +61,7 @@ class ListenOptions:
 
 
 class ListenSession(Session[Utterance]):
-    """The server's side of one listener, who may say ``ping`` and ``stop``; see ``Session``."""
+    """The server's side of one listener, which may send ``ping`` and ``stop``; see ``Session``."""
 
     _key = "type"
 
@@ -75,8 +75,8 @@ class ListenSession(Session[Utterance]):
         super().__init__(facts, limits, clock, new_id)
         self._handlers = {"ping": self._ping, "stop": self._stop}
 
-    def ready(self, options: ListenOptions, captions: bool) -> bytes:
-        """The first message."""
+    def ready(self, options: ListenOptions, captions: bool) -> None:
+        """Sends the first message."""
         message = {
             "type": "ready",
             "version": VERSION,
@@ -87,13 +87,14 @@ class ListenSession(Session[Utterance]):
             "mode": options.mode,
             "captions": captions,
         }
-        return pack(message)
+        self._send(message)
 
     def _ping(self, fields: Fields) -> list[Event]:
-        return [Send(pack(pong_message(fields, self._clock())))]
+        self._send(pong_message(fields, self._clock()))
+        return []
 
     def _stop(self, fields: Fields) -> list[Event]:
-        return [Hush()]
+        return [Mute()]
 
     def _unknown(self, kind: object) -> list[Event]:
         known = ", ".join(self._handlers)
@@ -102,25 +103,26 @@ class ListenSession(Session[Utterance]):
     def _refuse(self, error: Refused) -> list[Event]:
         if not self._budget.take_error():
             return self.close("too_many_errors", f"the last one: {error.message}")
-        return [Send(pack(error_message(error, "message")))]
+        self._send(error_message(error, "message"))
+        return []
 
     def _fail(self, utterance: Utterance, error: Refused) -> list[Event]:
-        return []  # there is none
+        return []  # listeners have none
 
     def _end_connection(self, error: Refused) -> list[Event]:
-        self._closed = True
-        said = pack(error_message(error, "connection"))
-        return [Send(said), Close(error.kind.close, error.code)]
+        self._send(error_message(error, "connection"))
+        self._close_with(error)
+        return []
 
 
 class ListenStream:
     """The messages of one stream to listeners of one rate.
 
     Args:
-        name: of the stream, unique in the server.
-        request_id: of the utterance, as in the server's logs.
-        after: name of the stream that the same client's speech goes on from, if there is one.
-        first_sample: of its audio that these listeners get.
+        name: the stream's name, unique in the server.
+        request_id: the utterance's id, as in the server's logs.
+        after: name of the stream that the same client's speech continues, if there is one.
+        first_sample: first sample of its audio that these listeners get.
         limits: for the size of messages.
     """
 
@@ -137,20 +139,20 @@ class ListenStream:
         self._seq = 0
         self._request_id = request_id
         self._after = after
-        self._most = (limits or ProtocolLimits()).audio_bytes
+        self._max_bytes = (limits or ProtocolLimits()).audio_bytes
 
     def begin(self) -> bytes:
-        """It begins to be heard."""
+        """It becomes audible."""
         return self._message("begin", request_id=self._request_id, after=self._after)
 
     def segment(self, text: str, first_sample: int) -> bytes:
-        """From this sample on, this is being spoken."""
+        """This text is spoken from this sample on."""
         return self._message("segment", text=text, first_sample=first_sample)
 
     def audio(self, pcm: bytes) -> list[bytes]:
         """The next samples: signed 16-bit little-endian."""
         messages = []
-        for part in split_audio(pcm, self._most, 2):
+        for part in split_audio(pcm, self._max_bytes, 2):
             messages.append(
                 self._message("audio", seq=self._seq, first_sample=self.samples, pcm=part)
             )
@@ -159,7 +161,7 @@ class ListenStream:
         return messages
 
     def end(self, cancelled: bool) -> bytes:
-        """No more of it comes; cancelled: what has not sounded yet is not to be heard."""
+        """It has ended; cancelled: what was not played yet must not be heard."""
         return self._message("end", samples=self.samples, cancelled=cancelled)
 
     def _message(self, kind: str, **fields: Any) -> bytes:
@@ -167,5 +169,5 @@ class ListenStream:
 
 
 def stop_message(fade_ms: float) -> bytes:
-    """Be quiet now: drop what has not sounded, with this fade."""
+    """Asks listeners to drop what they have not played yet, with this fade."""
     return pack({"type": "stop", "fade_ms": fade_ms})

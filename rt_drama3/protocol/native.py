@@ -1,7 +1,7 @@
 """NativeSession: one connection on /v1/stream, message by message, without a socket.
 
-``start`` .. ``done`` as often as the client likes, one utterance at a time; docs/protocol.md tells
-the order of messages, schema/native.json their fields.
+``start`` .. ``done`` any number of times, one utterance at a time; docs/protocol.md describes the
+order of messages, schema/native.json their fields.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from rt_drama3.protocol.directing import read_directing, read_reference
-from rt_drama3.protocol.events import Close, Event, Finish, Hush, Send, Start, Text
+from rt_drama3.protocol.events import Event, Finish, Mute, Start, Text
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import read_output
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
@@ -35,9 +35,8 @@ from rt_drama3.protocol.order import (
 )
 from rt_drama3.protocol.refusals import Refused, show
 from rt_drama3.protocol.session import Session, new_request_id
-from rt_drama3.protocol.text_gate import TextGate
+from rt_drama3.protocol.text_buffer import TextBuffer
 from rt_drama3.protocol.utterance import State
-from rt_drama3.protocol.wire import pack
 
 QUALITIES = ("low_latency", "high")
 
@@ -55,7 +54,7 @@ class NativeSession(Session[NativeUtterance]):
         new_id: Callable[[], str] = new_request_id,
     ) -> None:
         super().__init__(facts, limits, clock, new_id)
-        self._late = 0  # messages for an ended utterance that may still come
+        self._late = 0  # messages for an ended utterance that may still arrive
         self._handlers = {
             "start": self._start,
             "text": self._text,
@@ -66,8 +65,8 @@ class NativeSession(Session[NativeUtterance]):
         }
 
     def _start(self, fields: Fields) -> list[Event]:
-        # What runs is replaced even when the new start is wrong: the text that follows it was
-        # not meant for the old utterance.
+        # What runs is replaced even when the new start is wrong: the text that follows it is not
+        # meant for the old utterance.
         events = self._stop_running(answer=True)
         self._late = 0
         fields.value("type")
@@ -78,7 +77,7 @@ class NativeSession(Session[NativeUtterance]):
                     "unsupported_version",
                     f"version is {version}; this server speaks {VERSION}.",
                 )
-            order, gate = self._read_order(fields)
+            order, buffer = self._read_order(fields)
         except Refused as error:
             self._late = self._limits.late_messages
             return [*events, *self._refuse(error, "utterance")]
@@ -89,10 +88,11 @@ class NativeSession(Session[NativeUtterance]):
             self._facts,
             self._limits,
             self._clock,
+            self._send,
             self._when_ended,
             fields.unknown(),
         )
-        self._utterance.text = gate
+        self._utterance.text = buffer
         return [*events, Start(self._utterance)]
 
     def _text(self, fields: Fields) -> list[Event]:
@@ -120,7 +120,7 @@ class NativeSession(Session[NativeUtterance]):
         if running.state is State.FINISHING:
             return []
         running.state = State.FINISHING
-        events = self._rest(running)
+        events = self._held_text(running)
         return events if self._closed else [*events, Finish(running)]
 
     def _cancel(self, fields: Fields) -> list[Event]:
@@ -128,10 +128,12 @@ class NativeSession(Session[NativeUtterance]):
         if events:
             return events
         last = self._utterance.id if self._utterance else None
-        return [Hush(), Send(pack(cancelled_message(last, NOTHING_GENERATED, NOTHING_SENT)))]
+        self._send(cancelled_message(last, NOTHING_GENERATED, NOTHING_SENT))
+        return [Mute()]
 
     def _ping(self, fields: Fields) -> list[Event]:
-        return [Send(pack(pong_message(fields, self._clock())))]
+        self._send(pong_message(fields, self._clock()))
+        return []
 
     def _when_ended(self, was_open: bool) -> None:
         self._late = self._limits.late_messages if was_open else 0
@@ -144,26 +146,25 @@ class NativeSession(Session[NativeUtterance]):
         if not self._budget.take_error():
             return self.close("too_many_errors", f"the last one: {error.message}")
         running = self._running()
-        said = error_message(error, scope, running.id if running else None)
-        return [Send(pack(said))]
+        self._send(error_message(error, scope, running.id if running else None))
+        return []
 
     def _fail(self, utterance: NativeUtterance, error: Refused) -> list[Event]:
-        said = error_message(error, "utterance", utterance.id)
-        return [*self._stop_running(), Send(pack(said))]
+        self._send(error_message(error, "utterance", utterance.id))
+        return self._stop_running()
 
     def _end_connection(self, error: Refused) -> list[Event]:
         running = self._running()
-        events = self._stop_running()
-        self._closed = True
-        said = error_message(error, "connection", running.id if running else None)
-        return [*events, Send(pack(said)), Close(error.kind.close, error.code)]
+        self._send(error_message(error, "connection", running.id if running else None))
+        self._close_with(error)
+        return self._stop_running()
 
-    def _read_order(self, fields: Fields) -> tuple[SpeechOrder, TextGate]:
-        gate = TextGate(self._limits)
+    def _read_order(self, fields: Fields) -> tuple[SpeechOrder, TextBuffer]:
+        buffer = TextBuffer(self._limits)
         text = fields.text("text", self._limits.pending_characters) or ""
         final = fields.flag("final")
         if not final:
-            text = gate.push(text)
+            text = buffer.push(text)
         elif text.strip():
             checked_text(text)
         voice = read_voice(fields, "voice")
@@ -182,10 +183,10 @@ class NativeSession(Session[NativeUtterance]):
             timings=fields.flag("timings"),
             take=fields.flag("take"),
         )
-        return order, gate
+        return order, buffer
 
     def _references(self, fields: Fields, name: str) -> tuple[Reference, ...]:
-        """Clips as audio or codes; turns of the history as codes alone."""
+        """Clips as audio or codes; turns of the history only as codes."""
         return tuple(
             self._reference(entry, name == "references")
             for entry in fields.maps(name, self._limits.references)

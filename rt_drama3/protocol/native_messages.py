@@ -1,4 +1,4 @@
-"""The native dialect's utterance: what the server says, as maps (schema/native.json)."""
+"""The native dialect's utterance and messages, as maps (schema/native.json)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import SpeechOrder
 from rt_drama3.protocol.refusals import Refused
-from rt_drama3.protocol.utterance import Outcome, Piece, StampsLike, State, Utterance
-from rt_drama3.protocol.wire import pack
+from rt_drama3.protocol.utterance import (
+    AudioPart,
+    Outcome,
+    Padding,
+    StampsLike,
+    State,
+    Utterance,
+)
 from rt_drama3.scenes.takes import FAMILY, SCHEMA
 
 VERSION = 1
 LONGEST_PING = 64  # characters of data
 
-# What the limits are called in ``ready``: those that a client can keep by itself.
+# The limits in ``ready``: those that a client can respect by itself.
 _ANNOUNCED = (
     "message_bytes",
     "message_characters",
@@ -33,7 +39,7 @@ _ANNOUNCED = (
 
 
 def error_message(error: Refused, scope: str, request_id: str | None = None) -> dict[str, Any]:
-    """An ``error``; its scope says what it ended: the message, the utterance or the connection."""
+    """An ``error``; its scope is what it ended: the message, the utterance or the connection."""
     return {
         "type": "error",
         "id": request_id,
@@ -56,11 +62,11 @@ def pong_message(ping: Fields, now: float) -> dict[str, Any]:
     """A ``pong``.
 
     Args:
-        ping: that it answers.
+        ping: the message to answer.
         now: seconds.
 
     Raises:
-        Refused: ``bad_field``: the ping's data cannot come back.
+        Refused: ``bad_field``: the ping's data cannot be echoed.
     """
     data = ping.value("data")
     if isinstance(data, str | memoryview):
@@ -83,8 +89,9 @@ class NativeUtterance(Utterance):
     """An utterance on ``/v1/stream``.
 
     Args:
-        ended: called once when it ends, with whether text for it may still be on its way.
-        unknown: fields of its start that are not known here.
+        send: see ``Utterance``.
+        ended: called once when it ends, with whether text for it may still arrive.
+        unknown: unknown fields of its start.
     """
 
     def __init__(
@@ -94,21 +101,22 @@ class NativeUtterance(Utterance):
         facts: ModelFacts,
         limits: ProtocolLimits,
         clock: Callable[[], float],
+        send: Callable[[Mapping[str, Any]], None],
         ended: Callable[[bool], None],
         unknown: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(request_id, order, facts, limits, clock)
+        super().__init__(request_id, order, facts, limits, clock, send)
         self._ended = ended
         self._unknown = unknown
 
-    @property
-    def owes_silence(self) -> bool:
-        # Players fail at an encoded file without any sound; of PCM nothing is nothing.
-        return not self.order.output.kind.sample_bytes and not self.sent.samples
+    def padding(self, ended: bool) -> Padding:
+        # Players fail on an encoded file without any sound; PCM may be empty.
+        silent = not self.order.output.kind.sample_bytes and not self.sent.samples
+        return Padding.SILENCE if ended and silent else Padding.NONE
 
-    def ready(self, voice: str = "") -> list[bytes]:
+    def _say_ready(self, voice: str) -> None:
         output = self.order.output
-        return self._unless_over(
+        self._send(
             {
                 "type": "ready",
                 "id": self.id,
@@ -127,11 +135,11 @@ class NativeUtterance(Utterance):
             }
         )
 
-    def queued(self, position: int) -> list[bytes]:
-        return self._unless_over({"type": "queued", "id": self.id, "position": position})
+    def queued(self, position: int) -> None:
+        self._send_unless_over({"type": "queued", "id": self.id, "position": position})
 
-    def segment(self, index: int, text: str, first_frame: int) -> list[bytes]:
-        return self._unless_over(
+    def segment(self, index: int, text: str, first_frame: int) -> None:
+        self._send_unless_over(
             {
                 "type": "segment",
                 "id": self.id,
@@ -141,22 +149,21 @@ class NativeUtterance(Utterance):
             }
         )
 
-    def cancelled(self, generated_frames: int) -> list[bytes]:
-        if not self.owes_cancelled:
-            return []
-        self.owes_cancelled = False
+    def _say_cancelled(self, generated_frames: int) -> None:
         seconds = round(generated_frames * self.facts.frame_seconds, 3)
         generated = {"frames": generated_frames, "seconds": seconds}
-        return [pack(cancelled_message(self.id, generated, self._sent()))]
+        self._send(cancelled_message(self.id, generated, self._sent()))
 
-    def _audio_message(self, number: int, piece: Piece, stamps: StampsLike | None) -> bytes:
+    def _audio_message(
+        self, number: int, part: AudioPart, stamps: StampsLike | None
+    ) -> Mapping[str, Any]:
         message = {
             "type": "audio",
             "id": self.id,
             "seq": number,
-            "first_sample": piece.first_sample,
-            "samples": piece.samples,
-            "audio": piece.data,
+            "first_sample": part.first_sample,
+            "samples": part.samples,
+            "audio": part.data,
         }
         if self.order.timings and stamps is not None:
             message["stamps"] = {
@@ -165,9 +172,9 @@ class NativeUtterance(Utterance):
                 "decoded": _milliseconds(stamps.decoded - stamps.accepted),
                 "sent": _milliseconds(self.clock() - stamps.accepted),
             }
-        return pack(message)
+        return message
 
-    def _done_messages(self, outcome: Outcome) -> list[bytes]:
+    def _done_message(self, outcome: Outcome) -> Mapping[str, Any]:
         message = {
             "type": "done",
             "id": self.id,
@@ -193,7 +200,7 @@ class NativeUtterance(Utterance):
                 "frames": outcome.codes.shape[1],
                 "vq_codes": np.ascontiguousarray(outcome.codes, "<u2").tobytes(),
             }
-        return [pack(message)]
+        return message
 
     def _end(self) -> None:
         before, self.state = self.state, State.OVER
@@ -204,8 +211,9 @@ class NativeUtterance(Utterance):
         seconds = round(sent.samples / self.order.output.sample_rate, 3)
         return {**vars(sent), "seconds": seconds}
 
-    def _unless_over(self, message: Mapping[str, Any]) -> list[bytes]:
-        return [] if self.state is State.OVER else [pack(message)]
+    def _send_unless_over(self, message: Mapping[str, Any]) -> None:
+        if self.state is not State.OVER:
+            self._send(message)
 
 
 def _milliseconds(seconds: float) -> float:

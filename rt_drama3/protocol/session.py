@@ -1,4 +1,4 @@
-"""Session: what the two dialects have in common; one connection, without a socket."""
+"""Session: what the dialects have in common; one connection, without a socket (sans-I/O)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol.budget import Budget
@@ -15,27 +15,32 @@ from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.refusals import Refused, as_refused
 from rt_drama3.protocol.utterance import State, Utterance
-from rt_drama3.protocol.wire import unpack
+from rt_drama3.protocol.wire import pack, unpack
 
 U = TypeVar("U", bound=Utterance)
 Handlers = Mapping[str, Callable[[Fields], list[Event]]]
 
 
 def new_request_id() -> str:
-    """A name for one utterance, in logs and at the client."""
+    """An id for one utterance, in logs and for the client."""
     return secrets.token_hex(8)
 
 
 class Session(ABC, Generic[U]):
     """The server's side of one connection.
 
-    Feed every message to ``receive`` and do what the events say, in order. Nothing that a client
-    sends makes it raise. Not for several threads at once.
+    Feed every message to ``receive`` and act on the events, in order; report what their streams do
+    to the methods of their ``Utterance``. After each call, send ``data_to_send``, then close the
+    connection with ``close_frame`` if there is one. No input makes it raise. Not thread-safe.
 
     Args:
-        facts, limits: of the server.
+        facts, limits: those of the server.
         clock: seconds, as ``time.monotonic``.
         new_id: makes request ids.
+
+    Attributes:
+        close_frame: code and reason (123 bytes of ASCII or fewer) once the session has ended the
+            connection; nothing more is read from it.
     """
 
     _key: ClassVar[str]  # the field that names a message's type
@@ -54,23 +59,17 @@ class Session(ABC, Generic[U]):
         self._budget = Budget(self._limits, clock)
         self._utterance: U | None = None
         self._closed = False
+        self._outgoing: list[bytes] = []
+        self.close_frame: tuple[int, str] | None = None
         self._handlers: Handlers = {}
-
-    @property
-    def idle(self) -> bool:
-        """Whether no utterance is open.
-
-        Clients of Fish's dialect that never stop keep one open for hours: only its stream tells
-        whether anything is being spoken.
-        """
-        return self._running() is None
 
     def receive(
         self, data: bytes | bytearray | memoryview | str | Mapping[str, object] | Refused
     ) -> list[Event]:
         """Takes one message (str for a text message) and returns what to do, in order.
 
-        Instead of a large message, what ``wire.unpack`` made of it in a thread: a map or an error.
+        A large message may be given as the result of ``wire.unpack`` in a thread: a map or an
+        error.
         """
         if self._closed:
             return []
@@ -86,8 +85,13 @@ class Session(ABC, Generic[U]):
         except Refused as error:
             return self._refuse(error)
 
+    def data_to_send(self) -> list[bytes]:
+        """Returns the binary messages to send now, in order; each is returned once."""
+        data, self._outgoing = self._outgoing, []
+        return data
+
     def close(self, code: str, message: str) -> list[Event]:
-        """Ends the connection for a reason of the server's: idle, slow_client, shutting_down...
+        """Ends the connection for the server's own reason: idle, slow_client, shutting_down...
 
         Args:
             code: one of ``refusals.KINDS``.
@@ -96,44 +100,44 @@ class Session(ABC, Generic[U]):
         return [] if self._closed else self._end_connection(Refused(code, message))
 
     def fail(self, utterance: U, error: RtDrama3Error) -> list[Event]:
-        """The stream of an utterance ended with an error, or could not be opened.
+        """Reports that an utterance's stream failed or could not be opened.
 
-        Nothing comes of it when the utterance had ended already.
+        Ignored when the utterance has ended already.
         """
         if self._closed or utterance.state is State.OVER:
             return []
         return self._fail(utterance, as_refused(error))
 
     def disconnected(self) -> list[Event]:
-        """The client is gone: what to stop."""
+        """Reports that the client is gone; returns what to stop."""
         self._closed = True
         return self._stop_running()
 
     @abstractmethod
     def _unknown(self, kind: object) -> list[Event]:
-        """A message of an unknown type."""
+        """Handles a message of an unknown type."""
 
     @abstractmethod
     def _refuse(self, error: Refused) -> list[Event]:
-        """A message that was wrong."""
+        """Answers a message that is wrong."""
 
     @abstractmethod
     def _fail(self, utterance: U, error: Refused) -> list[Event]:
-        """The running utterance failed."""
+        """Ends an utterance that failed."""
 
     @abstractmethod
     def _end_connection(self, error: Refused) -> list[Event]:
-        """Stops what runs, says why, and closes."""
+        """Stops what runs, sends the reason, and closes."""
 
     def _flush(self, fields: Fields) -> list[Event]:
         running = self._running()
         if running is None or running.state is State.FINISHING or not running.text.unflushed:
             return []
-        events = self._rest(running)
+        events = self._held_text(running)
         return events if self._closed else [*events, Flush(running)]
 
-    def _rest(self, running: U) -> list[Event]:
-        """Text that the gate held; where it turns out unspeakable, the error about it."""
+    def _held_text(self, running: U) -> list[Event]:
+        """Passes on the text that was held back; refuses it if it cannot be spoken."""
         try:
             rest = running.text.flush()
         except Refused as error:
@@ -150,4 +154,11 @@ class Session(ABC, Generic[U]):
 
     def _stop_one(self, utterance: U, answer: bool = False) -> list[Event]:
         utterance.stop(answer)
-        return [Cancel(utterance)]
+        return [Cancel(utterance, answer)]
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._outgoing.append(pack(message))
+
+    def _close_with(self, error: Refused) -> None:
+        self._closed = True
+        self.close_frame = error.kind.close, error.code

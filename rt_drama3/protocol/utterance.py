@@ -1,8 +1,8 @@
 """Utterance: one start..end on a connection, as the server holds it; the same in both dialects.
 
-A server opens a stream for it and calls these methods as the stream proceeds; each returns the
-messages to send, in order, perhaps none. None of them raises for a call that comes too late: after
-the end (a cancel may cross with the last audio) there is nothing to send.
+A server opens a stream for it and reports to these methods what the stream does; their messages go
+into the session's outgoing queue. Reports after the end are ignored (a cancel may cross with the
+last audio).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ import numpy.typing as npt
 from rt_drama3.protocol.formats import split_audio
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import SpeechOrder
-from rt_drama3.protocol.refusals import Refused
-from rt_drama3.protocol.text_gate import TextGate
+from rt_drama3.protocol.text_buffer import TextBuffer
 
 
 class State(enum.Enum):
@@ -32,7 +31,7 @@ class State(enum.Enum):
 
 
 class StampsLike(Protocol):
-    """When audio passed each stage, in seconds of one clock; ``speech.Stamps`` is one."""
+    """When audio passed each stage, in seconds of one clock; see the engine's ``Stamps``."""
 
     @property
     def accepted(self) -> float: ...
@@ -44,18 +43,26 @@ class StampsLike(Protocol):
     def decoded(self) -> float: ...
 
 
+class Padding(enum.Enum):
+    """What to send when a stream has nothing to speak, for now or at its end."""
+
+    NONE = "nothing"
+    TAIL = "the samples that the resampler holds back"
+    SILENCE = "a moment of silence: the client waits for sound, and its text had none"
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the stream behind an utterance.
+    """The result of the stream behind an utterance.
 
     Attributes:
         frames: generated.
-        seed: that gives the same again.
-        complete: the model ended every piece itself, no limit did.
-        segments: pieces of text spoken.
+        seed: reproduces the same speech.
+        complete: the model ended every segment itself; no limit did.
+        segments: number of segments spoken.
         timings: milliseconds by stage, and ``rtf``.
-        codes: int ``[num_codebooks, frames]``, sent where the client asked for its take.
-        text: what was spoken, of the same take.
+        codes: int ``[num_codebooks, frames]``, sent if the client asked for its take.
+        text: the spoken text, for the same take.
     """
 
     frames: int = 0
@@ -69,7 +76,7 @@ class Outcome:
 
 @dataclass
 class Sent:
-    """What went to the client: messages and bytes of audio, samples at the output rate."""
+    """Audio sent to the client: messages, bytes, and samples at the output rate."""
 
     messages: int = 0
     bytes: int = 0
@@ -77,14 +84,14 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Piece:
+class AudioPart:
     """Audio for one message.
 
     Attributes:
         data: bytes in the output's format.
         first_sample: samples before it, at the output rate; for encoded audio, samples that were
             given to the encoder before.
-        samples: it brings; the first of several pieces of encoded audio brings all.
+        samples: in this message; the first of several parts of encoded audio counts them all.
     """
 
     data: bytes
@@ -93,28 +100,23 @@ class Piece:
 
 
 class Utterance(ABC):
-    """What a server does with one utterance.
+    """One utterance, as the server sees it.
 
     Args:
         request_id: for logs and for the client.
         order: what to speak.
-        facts, limits: of the server.
+        facts, limits: those of the server.
         clock: seconds, as ``time.monotonic``.
+        send: puts a message into the session's outgoing queue.
 
     Attributes:
         accepted: when it began, by the clock.
-        sent: so far.
-        state: where it stands; sessions change it.
-        text: what came of its text, and how much waits.
-        asked: when its first text came; None as long as there was none.
+        sent: audio sent so far.
+        state: changed by the session.
+        text: checks and counts its text.
+        asked: when its first text arrived; None before.
         first_audio: seconds from ``asked`` to the first message with audio.
-        owes_cancelled: the client asked for a cancel and waits for its answer.
-        refused: why its start cannot be served, where it has to wait for its turn to be told so.
-        rests: what resampling holds back goes out when all text so far was spoken, at the price
-            of a sample more than the frames are worth; not where messages count samples.
     """
-
-    rests: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -123,6 +125,7 @@ class Utterance(ABC):
         facts: ModelFacts,
         limits: ProtocolLimits,
         clock: Callable[[], float],
+        send: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self.id = request_id
         self.order = order
@@ -130,106 +133,122 @@ class Utterance(ABC):
         self.limits = limits
         self.clock = clock
         self.accepted = clock()
-        self.refused: Refused | None = None
+        self._send = send
         self.sent = Sent()
         self.state = State.FINISHING if order.final else State.OPEN
-        self.text = TextGate(limits)
+        self.text = TextBuffer(limits)
         self.asked = self.accepted if order.text.strip() else None
         self.first_audio: float | None = None
-        self.owes_cancelled = False
-
-    @property
-    def owes_silence(self) -> bool:
-        """Whether the client waits for sound of text that turned out to have none."""
-        return False
+        self._answers_cancel = False
 
     def take_text(self, text: str) -> str:
-        """Takes a delta and returns what can pass now; see ``TextGate.push``.
+        """Takes a delta and returns the text to pass on now; see ``TextBuffer.push``.
 
         Raises:
-            Refused: it cannot be taken.
+            Refused: the delta cannot be accepted.
         """
         passed = self.text.push(text)
         if self.asked is None and text.strip():
             self.asked = self.clock()
         return passed
 
-    @abstractmethod
-    def ready(self, voice: str = "") -> list[bytes]:
-        """The stream is open; ``voice`` is the name of the one that will speak."""
-
-    @abstractmethod
-    def queued(self, position: int) -> list[bytes]:
-        """So many others are in front."""
-
-    @abstractmethod
-    def segment(self, index: int, text: str, first_frame: int) -> list[bytes]:
-        """From this frame on, this piece of the text is spoken."""
-
-    def audio(self, data: bytes, samples: int, stamps: StampsLike | None = None) -> list[bytes]:
-        """Audio, in the output's format; call it when the messages are about to be sent.
+    def ready(self, voice: str = "", order: SpeechOrder | None = None) -> None:
+        """The stream is open.
 
         Args:
-            data: whole samples where it is PCM, perhaps behind a header; empty while an encoder
-                still gathers.
+            voice: name of the voice that will speak.
+            order: the order as the server opened it, with its notices; None leaves it unchanged.
+        """
+        if order is not None:
+            self.order = order
+        if self.state is not State.OVER:
+            self._say_ready(voice)
+
+    @abstractmethod
+    def queued(self, position: int) -> None:
+        """The stream waits in the queue behind ``position`` others."""
+
+    @abstractmethod
+    def segment(self, index: int, text: str, first_frame: int) -> None:
+        """A segment of the text begins at this frame."""
+
+    def audio(self, data: bytes, samples: int, stamps: StampsLike | None = None) -> None:
+        """Audio in the output's format; call it when the messages are about to be sent.
+
+        Args:
+            data: whole samples if it is PCM, perhaps after a header; empty while an encoder still
+                gathers input.
             samples: how many it stands for, at the output rate.
-            stamps: of the chunk it was made from.
+            stamps: of the chunk that it was made from.
         """
         if self.state is State.OVER:
-            return []
+            return
         if data and self.first_audio is None:
             began = self.accepted if self.asked is None else self.asked
             self.first_audio = self.clock() - began
-        pieces = list(self._pieces(data, samples))
+        parts = self._parts(data, samples)
+        number = self.sent.messages
         self.sent.samples += samples
-        self.sent.messages += len(pieces)
+        self.sent.messages += len(parts)
         self.sent.bytes += len(data)
-        number = self.sent.messages - len(pieces)
-        return [self._audio_message(number + n, piece, stamps) for n, piece in enumerate(pieces)]
+        for n, part in enumerate(parts):
+            self._send(self._audio_message(number + n, part, stamps))
 
-    def done(self, outcome: Outcome) -> list[bytes]:
-        """All of it was spoken and sent."""
-        if self.state is State.OVER:
-            return []
-        messages = self._done_messages(outcome)
-        self._end()
-        return messages
+    def done(self, outcome: Outcome) -> None:
+        """Everything was spoken and sent."""
+        if self.state is not State.OVER:
+            self._send(self._done_message(outcome))
+            self._end()
 
-    def cancelled(self, generated_frames: int) -> list[bytes]:
-        """The stream stopped after a ``Cancel``; calling it again sends nothing."""
-        return []
+    def cancelled(self, generated_frames: int) -> None:
+        """The stream stopped after a ``Cancel``; further calls are ignored."""
+        if self._answers_cancel:
+            self._answers_cancel = False
+            self._say_cancelled(generated_frames)
 
     def waiting(self, characters: int) -> None:
-        """So many characters of its text wait in the engine now; makes room for more text."""
+        """That many characters of its text wait in the engine; makes room for more text."""
         self.text.pending = characters
 
+    def padding(self, ended: bool) -> Padding:
+        """What to send now that the stream is idle, or has ended."""
+        return Padding.NONE
+
     def stop(self, answer: bool) -> None:
-        """The session ended it; ``answer`` is whether the client is owed a ``cancelled``."""
+        """Ends it for the session; ``answer``: the client waits for a ``cancelled``."""
         self._end()
-        self.owes_cancelled = answer
+        self._answers_cancel = answer
+
+    def _say_cancelled(self, generated_frames: int) -> None:  # noqa: B027 - not in every dialect
+        pass
 
     def output_samples(self, frames: int) -> int:
-        """Frames of the model as samples at the output rate."""
+        """Converts the model's frames to samples at the output rate."""
         samples = frames * self.facts.frame_samples
         return samples * self.order.output.sample_rate // self.facts.sample_rate
 
     @abstractmethod
-    def _audio_message(self, number: int, piece: Piece, stamps: StampsLike | None) -> bytes: ...
+    def _say_ready(self, voice: str) -> None: ...
 
     @abstractmethod
-    def _done_messages(self, outcome: Outcome) -> list[bytes]: ...
+    def _audio_message(
+        self, number: int, part: AudioPart, stamps: StampsLike | None
+    ) -> Mapping[str, Any]: ...
+
+    @abstractmethod
+    def _done_message(self, outcome: Outcome) -> Mapping[str, Any]: ...
 
     def _end(self) -> None:
         self.state = State.OVER
 
-    def _pieces(self, data: bytes, samples: int) -> Sequence[Piece]:
+    def _parts(self, data: bytes, samples: int) -> Sequence[AudioPart]:
         width = self.order.output.kind.sample_bytes
         header = len(data) - samples * width
-        before, pieces, place = self.sent.samples, [], 0
+        before, parts, place = self.sent.samples, [], 0
         for part in split_audio(data, self.limits.audio_bytes, width):
             place += len(part)
             past = max(0, place - header) // width if width else samples
             first = self.sent.samples + past
-            pieces.append(Piece(part, before, first - before))
+            parts.append(AudioPart(part, before, first - before))
             before = first
-        return pieces
+        return parts

@@ -1,8 +1,8 @@
-"""The best of several takes of one text, by a scorer: offline, when quality counts more than time.
+"""Ranks takes of one text by a scorer, for offline use where quality counts more than time.
 
-The takes are made side by side in one batch. A scorer is any function from a ``Take`` to a number,
-higher is better; here are two: ``duration_sanity``, which needs nothing, and ``AsrScorer``, which
-listens with faster-whisper where that is installed.
+A scorer is any function from a take to a number, higher is better; here are two:
+``duration_sanity``, which needs nothing, and ``AsrScorer``, which transcribes with faster-whisper
+if that is installed.
 """
 
 from __future__ import annotations
@@ -10,159 +10,72 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-import secrets
-import time
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rt_drama3.audio import resample
-from rt_drama3.engine.speech import Audio, SpeechSummary, Stamps
 from rt_drama3.errors import ConfigError, RequestError
 from rt_drama3.text.directions import strip_directions
 from rt_drama3.text.rules import usual_seconds
 
-if TYPE_CHECKING:
-    from rt_drama3.drama3 import Drama3, Take
-    from rt_drama3.engine.engine import Engine
-    from rt_drama3.engine.speech import Speech, SpeechRequest
-
-Scorer: TypeAlias = "Callable[[Take], float]"
 Transcribe = Callable[[npt.NDArray[np.float32]], str]  # float32 [samples] at 16 kHz -> text
 
-MOST = 32
+MAX_TAKES = 32
 ASR_RATE = 16_000
-_CHUNK = 21  # frames, about a second
-_CUT = 2.0  # what a take loses that was cut by its limit
+_INCOMPLETE = 2.0  # subtracted from the score of a take that was cut by its limit
 _SPECIAL = re.compile(r"<\|[^|<>]*\|>")
 
 
+class RankedTake(Protocol):
+    """A take as scorers see it; see ``drama3.Take``."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def codes(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def audio(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def sample_rate(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+T = TypeVar("T", bound=RankedTake)
+
+
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Generic[T]):
     """Takes with their scores, best first; equal ones in the order of their seeds.
 
     Attributes:
         takes: the takes.
-        scores: of each.
+        scores: the score of each.
     """
 
-    takes: tuple[Take, ...]
+    takes: tuple[T, ...]
     scores: tuple[float, ...]
 
     @property
-    def best(self) -> Take:
+    def best(self) -> T:
         """The take with the highest score."""
         return self.takes[0]
 
 
-class Chosen:
-    """A finished take, to be taken from like a stream (see ``Speech``), in chunks of a second.
-
-    Args:
-        take: with what is heard.
-        accepted: when it was asked for, in seconds of ``time.monotonic``.
-    """
-
-    ended = True
-
-    def __init__(self, take: Take, accepted: float) -> None:
-        self._take, self._accepted = take, accepted
-        self.pieces = int(bool(len(take.audio)))
-        self.segments = ((take.text, 0),) * self.pieces
-
-    def __iter__(self) -> Iterator[Audio]:
-        """The chunks, if there is sound."""
-        take, now = self._take, time.monotonic()
-        stamps = Stamps(self._accepted, now, (now, now), now)
-        frames = take.codes.shape[1]
-        samples = len(take.audio) // max(frames, 1)
-        for first in range(0, frames, _CHUNK):
-            count = min(_CHUNK, frames - first)
-            pcm = take.audio[first * samples : (first + count) * samples]
-            yield Audio(pcm, first, count, take.sample_rate, 0, stamps)
-
-    async def __aiter__(self) -> AsyncIterator[Audio]:
-        """The same, for asyncio."""
-        for chunk in self:
-            yield chunk
-
-    def cancel(self) -> None:
-        """There is nothing to stop."""
-
-    def result(self) -> SpeechSummary:
-        """What became of it."""
-        take = self._take
-        return SpeechSummary(
-            segments=self.segments,
-            codes=take.codes,
-            sample_rate=take.sample_rate,
-            seed=take.seed,
-            complete=take.complete,
-            cancelled=False,
-            delivered=take.codes.shape[1],
-            durations=take.durations,
-            text=take.text,
-        )
-
-    async def summary(self) -> SpeechSummary:
-        """``result`` for asyncio."""
-        return self.result()
-
-
-def summaries(engine: Engine, request: SpeechRequest, count: int) -> list[SpeechSummary]:
-    """Makes takes side by side, in codes alone; take k has the seed of the request plus k.
-
-    No more are open at a time than the engine speaks at once, so others find it usable.
-
-    Raises:
-        RtDrama3Error: one of them failed; the others are stopped.
-    """
-    seed = secrets.randbits(32) if request.seed is None else request.seed
-    request = engine.normalize_guidance(request)  # so that a notice comes once
-    opened: list[Speech] = []
-    try:
-        for number in range(count):
-            if number >= engine.config.max_streams:
-                opened[number - engine.config.max_streams].result()
-            opened.append(engine.open(replace(request, seed=seed + number, audio=False)))
-        return [speech.result() for speech in opened]
-    finally:
-        for speech in opened:
-            speech.cancel()
-
-
-def decoded(drama: Drama3, summary: SpeechSummary) -> Take:
-    """The take of a stream that was made in codes alone; decoding it counts as the codec's time.
-
-    Args:
-        drama: that made it.
-        summary: of the stream.
-    """
-    from rt_drama3.drama3 import Take  # imports this module
-
-    started = time.monotonic()
-    audio = drama.decode(summary.codes)
-    durations = replace(summary.durations, codec=time.monotonic() - started)
-    return Take(
-        text=summary.text,
-        codes=summary.codes,
-        audio=audio,
-        sample_rate=summary.sample_rate,
-        seed=summary.seed,
-        complete=summary.complete,
-        durations=durations,
-    )
-
-
-def rank(takes: Iterable[Take], scorer: Scorer) -> Ranking:
+def rank(takes: Iterable[T], scorer: Callable[[T], float]) -> Ranking[T]:
     """Scores takes and sorts them.
 
     Raises:
-        RequestError: a score is no number.
+        RequestError: a score is NaN.
     """
     scored = []
     for take in takes:
@@ -175,18 +88,18 @@ def rank(takes: Iterable[Take], scorer: Scorer) -> Ranking:
 
 
 def check_count(n: object) -> int:
-    """How many takes to make.
+    """Checks the number of takes.
 
     Raises:
-        RequestError: no whole number within bounds.
+        RequestError: it is not a whole number within bounds.
     """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= MOST:
-        raise RequestError(f"best_of is {n!r}; a whole number from 1 to {MOST} is needed.")
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= MAX_TAKES:
+        raise RequestError(f"best_of is {n!r}; a whole number from 1 to {MAX_TAKES} is needed.")
     return int(n)
 
 
-def duration_sanity(take: Take) -> float:
-    """0 for a take as long as a usual reading, below for one that dawdles, rushes or was cut.
+def duration_sanity(take: RankedTake) -> float:
+    """0 for a take as long as a usual reading, less for one that drags, rushes or was cut.
 
     The distance is the logarithm of the ratio: twice as long is as bad as half as long.
     """
@@ -196,11 +109,11 @@ def duration_sanity(take: Take) -> float:
         strip_directions(_SPECIAL.sub(" ", take.text))
     )  # directions are not spoken
     distance = abs(math.log(take.seconds / usual)) if usual else 0.0
-    return -distance - (0.0 if take.complete else _CUT)
+    return -distance - (0.0 if take.complete else _INCOMPLETE)
 
 
 class AsrScorer:
-    """How well a take is understood: 0 where every character is heard, below 0 with errors.
+    """How well a take is understood: 0 if every character is recognized, less with errors.
 
     Directions and speaker tags are not expected to be heard; case, punctuation and spaces do not
     count.
@@ -222,7 +135,7 @@ class AsrScorer:
     ) -> None:
         self._transcribe = transcribe or _faster_whisper(model, language)
 
-    def __call__(self, take: Take) -> float:
+    def __call__(self, take: RankedTake) -> float:
         """The score of a take."""
         wanted = _letters(strip_directions(_SPECIAL.sub(" ", take.text)))
         if not wanted:

@@ -48,7 +48,7 @@ def create_app(
         config: settings; None are the defaults.
         name: of the model, for clients.
         sink: what clients' speech is played into as well, instead of the one of ``config``; whoever
-            serves the application opens it by ``state.service.hub.sink_open``.
+            serves the application opens it by ``state.service.broadcaster.sink_open``.
 
     Raises:
         SinkError: this system has no sink of the kind that ``config`` names.
@@ -121,7 +121,7 @@ class _Slashes:
 def _listening_routes(service: Service) -> list[BaseRoute]:
     """What is there only where the operator lets one hear what others have spoken."""
     found: list[BaseRoute] = []
-    if service.hub is not None:
+    if service.broadcaster is not None:
         found.append(Route("/v1/stop", listen_routes.stop, methods=["POST"]))
     if service.config.listen:
         found.append(WebSocketRoute("/v1/listen", listen_routes.listen))

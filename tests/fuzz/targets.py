@@ -18,14 +18,12 @@ import msgpack
 from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol import (
     Cancel,
-    Close,
     FishLiveSession,
-    Hush,
+    Mute,
     NativeSession,
     Outcome,
     ProtocolLimits,
     Refused,
-    Send,
     Start,
     State,
     as_refused,
@@ -171,7 +169,7 @@ def step_of(message: bytes) -> bytes:
 
 
 class _Server:
-    """Does with events what a server does, and knows what may be said when."""
+    """Acts on events as a server does, and knows which messages are allowed when."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
@@ -181,11 +179,9 @@ class _Server:
         self.ended: set[str] = set()
 
     def take(self, events: list[Any]) -> None:
-        for place, event in enumerate(events):
-            assert not self.closed or isinstance(event, Cancel)
+        self.hear()
+        for event in events:
             match event:
-                case Send(message):
-                    self.hear([message])
                 case Start(utterance):
                     # On the live route one that was stopped may still have to be spoken.
                     waiting = getattr(self.session, "_stopped", [])
@@ -196,21 +192,24 @@ class _Server:
                     utterance.order.settings(FACTS)
                 case Cancel(utterance):
                     assert utterance.state is State.OVER
-                    assert utterance.audio(b"xx", 1) == []
-                    self.hear(utterance.cancelled(3))
-                case Close(code, reason):
-                    assert place == len(events) - 1
-                    assert len(reason.encode("ascii")) <= 123
-                    assert 1000 <= code < 5000
-                    self.closed = True
-                case Hush():
+                    utterance.audio(b"xx", 1)
+                    assert self.session.data_to_send() == []
+                    utterance.cancelled(3)
+                    self.hear()
+                case Mute():
                     assert self.utterance is None or self.utterance.state is State.OVER
                 case _:
                     assert event.utterance is self.utterance
                     assert event.utterance.state is not State.OVER
 
-    def hear(self, messages: list[bytes]) -> None:
-        for data in messages:
+    def hear(self) -> None:
+        assert not self.closed or self.session.data_to_send() == []
+        if self.session.close_frame is not None:
+            code, reason = self.session.close_frame
+            assert len(reason.encode("ascii")) <= 123
+            assert 1000 <= code < 5000
+            self.closed = True
+        for data in self.session.data_to_send():
             assert len(data) <= LARGEST
             message = msgpack.unpackb(data)
             failed = message.get("scope") == "utterance" and message["id"]
@@ -225,18 +224,20 @@ class _Server:
             return
         match what % ACTS:
             case 0:
-                self.hear(utterance.done(Outcome()))
+                utterance.done(Outcome())
             case 1:
                 self.take(self.session.fail(utterance, RtDrama3Error("x")))
             case 2:
                 utterance.waiting(0)
             case 3:
-                self.hear(utterance.ready() + utterance.queued(1))
+                utterance.ready()
+                utterance.queued(1)
             case 4:
-                self.hear(utterance.segment(0, utterance.order.text, 1))
+                utterance.segment(0, utterance.order.text, 1)
             case _:
                 width = utterance.order.output.kind.sample_bytes or 8
-                self.hear(utterance.audio(bytes(8), 8 // width))
+                utterance.audio(bytes(8), 8 // width)
+        self.hear()
 
 
 def native(data: bytes) -> None:

@@ -1,12 +1,13 @@
 """The examples of docs/protocol.md: made by the sessions, checked and rewritten by these lines.
 
-``python -m tests.protocol.examples`` writes them into the page anew.
+``python -m tests.protocol.examples`` rewrites them in the page.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,9 @@ from rt_drama3.protocol import (
     ListenSession,
     ListenStream,
     Outcome,
-    Send,
     stop_message,
 )
-from tests.protocol.tools import FACTS, Clock, as_json, fish, native
+from tests.protocol.tools import FACTS, Clock, Send, as_json, fish, native
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 WIDTH = 100
@@ -56,34 +56,37 @@ def native_examples() -> dict[str, bytes]:
     def send(message: dict[str, Any]) -> None:
         data = msgpack.packb(message)
         found.setdefault(message["type"], data)
-        hear([event.data for event in client.send(data) if isinstance(event, Send)])
+        keep([event.data for event in client.send(data) if isinstance(event, Send)])
 
-    def hear(messages: list[bytes]) -> None:
+    def hear(report: Callable[..., None], *arguments: Any) -> None:
+        keep(client.bytes_of(report, *arguments))
+
+    def keep(messages: list[bytes]) -> None:
         for data in messages:
             found.setdefault(msgpack.unpackb(data)["type"], data)
 
     start = {"type": "start", "version": 1, "voice": "anna", "sample_rate": 16_000, "seed": 7}
     send({**start, "timings": True, "take": True, "speed": 2})
     utterance = client.utterance
-    hear(utterance.ready("anna"))
-    hear(utterance.queued(1))
+    hear(utterance.ready, "anna")
+    hear(utterance.queued, 1)
     send({"type": "text", "text": "Hello there. "})
     send({"type": "flush"})
     send({"type": "ping", "data": 5})
-    hear(utterance.segment(0, "Hello there.", 0))
+    hear(utterance.segment, 0, "Hello there.", 0)
     client.clock.now = 100.015
-    hear(utterance.audio(PCM, len(PCM) // 2, Stamps()))
+    hear(utterance.audio, PCM, len(PCM) // 2, Stamps())
     send({"type": "finish"})
     timings = {"prefill_ms": 3.1, "frame_ms": 6.2, "codec_ms": 3.3, "rtf": 0.27}
     codes = np.arange(10).reshape(10, 1)
-    hear(utterance.done(Outcome(1, 7, True, 1, timings, codes, "Hello there. ")))
+    hear(utterance.done, Outcome(1, 7, True, 1, timings, codes, "Hello there. "))
     send({"type": "start"})
     send({"type": "cancel"})
     found["cancelled"] = msgpack.packb(client.last())
     client.send({"type": "start"})
     error = Overloaded("20 streams speak or wait to, and at most 20 may.")
-    events = client.session.fail(client.utterance, error)
-    hear([event.data for event in events if isinstance(event, Send)])
+    client.session.fail(client.utterance, error)
+    keep(client.session.data_to_send())
     return found
 
 
@@ -104,11 +107,11 @@ def fish_examples() -> dict[str, bytes]:
         for event in client.send(data):
             if isinstance(event, Send):
                 found["error"] = event.data
-    found["warning"] = client.utterance.ready()[0]
-    found["audio"] = client.utterance.audio(PCM, len(PCM) // 2)[0]
+    [found["warning"]] = client.bytes_of(client.utterance.ready)
+    [found["audio"]] = client.bytes_of(client.utterance.audio, PCM, len(PCM) // 2)
     client.clock.now = 101.25
     found["finish"] = fish_finish()
-    found["failure"] = client.utterance.done(Outcome())[0]
+    [found["failure"]] = client.bytes_of(client.utterance.done, Outcome())
     return found
 
 
@@ -116,13 +119,15 @@ def listen_examples() -> dict[str, bytes]:
     session = ListenSession(FACTS, clock=Clock())
     options = ListenOptions(48_000, "queue")
     stream = ListenStream("7", "utterance-1", None)
-    said = [session.ready(options, True), stream.begin(), stream.segment("Hello there.", 0)]
+    session.ready(options, True)
+    said = [*session.data_to_send(), stream.begin(), stream.segment("Hello there.", 0)]
     said += [*stream.audio(PCM), stream.end(False), stop_message(20.0)]
     found: dict[str, bytes] = {}
     for message in ({"type": "ping", "data": 5}, {"type": "stop"}, {"type": "start"}):
         data = msgpack.packb(message)
         found["client_stop" if message["type"] == "stop" else message["type"]] = data
-        said += [event.data for event in session.receive(data) if isinstance(event, Send)]
+        session.receive(data)
+        said += session.data_to_send()
     del found["start"]
     return found | {msgpack.unpackb(data)["type"]: data for data in said}
 
@@ -132,7 +137,7 @@ def fish_finish() -> bytes:
     client.send({"event": "start", "request": {}})
     client.send({"event": "stop"})
     client.clock.now = 101.25
-    data: bytes = client.utterance.done(Outcome())[0]
+    [data] = client.bytes_of(client.utterance.done, Outcome())
     return data
 
 

@@ -217,14 +217,14 @@ def test_the_best_of_some_is_not_for_streams() -> None:
     client = native()
     utterance = started(client, best_of=4)
     assert utterance.order.best_of == 0
-    (ready,) = utterance.ready()
+    (ready,) = client.bytes_of(utterance.ready)
     assert "'best_of'" in msgpack.unpackb(ready)["ignored"]
 
 
 def test_a_take_comes_with_its_text() -> None:
     client = native()
     utterance = started(client, take=True, text="Hi.", final=True)
-    (done,) = utterance.done(Outcome(4, 7, True, 1, {}, CODES, "Hi."))
+    (done,) = client.bytes_of(utterance.done, Outcome(4, 7, True, 1, {}, CODES, "Hi."))
     message = msgpack.unpackb(done)
     check(message, "native", "server_done")
     take = message["take"]

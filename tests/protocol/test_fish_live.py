@@ -47,11 +47,11 @@ def test_livekit_keeps_its_socket_and_starts_again() -> None:
             assert kinds(client.send({"event": "text", "text": sentence})) == ["Text"]
             assert kinds(client.send({"event": "flush"})) == ["Flush"]
         assert kinds(client.send({"event": "stop"})) == ["Finish"]
-        audio = client.hear(utterance.audio(b"\1\2" * 50, 50))
+        audio = client.hear(utterance.audio, b"\1\2" * 50, 50)
         assert audio == [{"event": "audio", "audio": b"\1\2" * 50}]
         assert finishes(client)[number - 1 :] == []
         client.clock.now += 1
-        client.hear(utterance.done(Outcome()))
+        client.hear(utterance.done, Outcome())
         assert finishes(client)[number - 1 :] == [
             {"event": "finish", "reason": "stop", "time": 1_000.0}
         ]
@@ -65,24 +65,26 @@ def test_pipecat_never_stops_and_gets_no_finish() -> None:
         events = client.send({"event": "text", "text": "An answer, spoken at once. " * 100})
         assert kinds(events) == ["Text"]
         assert kinds(client.send({"event": "flush"})) == ["Flush"]
-        client.hear(utterance.audio(bytes(20), 10))
+        client.hear(utterance.audio, bytes(20), 10)
         utterance.waiting(0)
     assert client.send({"event": "flush"}) == []
     assert finishes(client) == []
     # An interruption: stop, then close, then a new connection.
     assert kinds(client.send({"event": "stop"})) == ["Finish"]
     assert kinds(client.session.disconnected()) == ["Cancel"]
-    assert utterance.audio(bytes(20), 10) == utterance.done(Outcome()) == []
+    assert client.hear(utterance.audio, bytes(20), 10) == []
+    assert client.hear(utterance.done, Outcome()) == []
 
 
 def test_a_start_while_one_runs_replaces_it() -> None:
     client = fish()
     first = started(client)
     assert kinds(client.send({"event": "start", "request": {}})) == ["Cancel", "Start"]
-    assert first.audio(bytes(2), 1) == first.done(Outcome()) == first.ready() == []
+    assert client.hear(first.audio, bytes(2), 1) == client.hear(first.ready) == []
+    assert client.hear(first.done, Outcome()) == []
     assert client.said == []  # this dialect has no word for it
     client.send({"event": "stop"})
-    client.hear(client.utterance.done(Outcome()))
+    client.hear(client.utterance.done, Outcome())
     assert [said["reason"] for said in finishes(client)] == ["stop"]
 
 
@@ -98,10 +100,10 @@ def test_a_start_behind_a_stop_waits_for_its_turn() -> None:
     assert kinds(client.send({"event": "start", "request": {}})) == ["Cancel", "Start"]
     third = client.utterance
     assert kinds(client.send({"event": "stop"})) == ["Finish"]
-    assert client.hear(first.audio(bytes(2), 1))
-    client.hear(first.done(Outcome()))
-    assert second.ready() == second.done(Outcome()) == []
-    client.hear(third.done(Outcome()))
+    assert client.hear(first.audio, bytes(2), 1)
+    client.hear(first.done, Outcome())
+    assert client.hear(second.ready) == client.hear(second.done, Outcome()) == []
+    client.hear(third.done, Outcome())
     assert [said["reason"] for said in finishes(client)] == ["stop", "stop"]
     assert client.session.disconnected() == []
 
@@ -135,7 +137,7 @@ def test_a_wrong_start_silences_nothing_that_was_asked_for(request_: Any) -> Non
     assert client.send({"event": "text", "text": "Dropped."}) == []
     client.send({"event": "stop"})
     assert client.send({"event": "start", "request": {}}) == []
-    client.hear(first.done(Outcome()))
+    client.hear(first.done, Outcome())
     assert [said["reason"] for said in finishes(client)] == ["stop"]
     assert client.closed is None
     client.take(client.session.fail(wrong, wrong.refused))
@@ -180,8 +182,8 @@ def test_every_stop_has_one_finish() -> None:
     assert kinds(client.send({"event": "stop"})) == ["Finish"]
     assert client.send({"event": "stop"}) == []
     assert client.send({"event": "flush"}) == []
-    client.hear(utterance.done(Outcome()))
-    assert utterance.done(Outcome()) == []
+    client.hear(utterance.done, Outcome())
+    assert client.hear(utterance.done, Outcome()) == []
     assert len(finishes(client)) == 2
 
 
@@ -189,7 +191,7 @@ def test_no_finish_comes_before_stop_even_if_the_speech_ended() -> None:
     client = fish()
     utterance = started(client)
     client.send({"event": "text", "text": "Hi. "})
-    assert utterance.done(Outcome()) == []
+    assert client.hear(utterance.done, Outcome()) == []
     client.send({"event": "text", "text": "More."})
     assert client.last()["code"] == "out_of_order"
     assert kinds(client.send({"event": "stop"})) == ["Send"]
@@ -219,7 +221,7 @@ def test_unknown_events_are_ignored_with_a_few_words() -> None:
     assert [said["event"] for said in client.said] == ["warning"] * 3
     assert "event 'ping' is not known" in client.said[0]["message"]
     client.send({"event": "stop"})
-    assert client.hear(utterance.done(Outcome()))[0]["reason"] == "stop"
+    assert client.hear(utterance.done, Outcome())[0]["reason"] == "stop"
 
 
 def test_extra_messages_are_none_that_clients_would_take_for_audio() -> None:
@@ -227,12 +229,13 @@ def test_extra_messages_are_none_that_clients_would_take_for_audio() -> None:
     utterance = started(client, prosody={"speed": 1.5})
     assert [said["event"] for said in client.said] == ["warning"]
     assert "speed 1.5 is ignored" in client.last()["message"]
-    assert utterance.queued(3) == utterance.segment(0, "Hi.", 0) == utterance.cancelled(1) == []
+    assert client.hear(utterance.queued, 3) == client.hear(utterance.cancelled, 1) == []
+    assert client.hear(utterance.segment, 0, "Hi.", 0) == []
 
 
 def test_wav_and_large_audio_come_in_pieces_below_64_kib() -> None:
     utterance = started(client := fish(), format="wav", sample_rate=24_000)
-    client.hear(utterance.audio(b"R" * 44 + bytes(200_000), 100_000))
+    client.hear(utterance.audio, b"R" * 44 + bytes(200_000), 100_000)
     pieces = [said["audio"] for said in client.said]
     assert b"".join(pieces) == b"R" * 44 + bytes(200_000)
     assert all(len(piece) % 2 == 0 for piece in pieces)
@@ -262,13 +265,13 @@ def test_a_lost_message_is_told_and_finish_says_error(message: Any, code: str) -
     client.send({"event": "stop"})
     assert client.send({"event": "text", "text": "late"})
     assert client.last()["code"] == "out_of_order"
-    client.hear(utterance.done(Outcome()))
+    client.hear(utterance.done, Outcome())
     assert client.last()["reason"] == "error"
     assert client.last()["code"] == code  # the first one
     assert client.closed is None
     started(client)
     client.send({"event": "stop"})
-    client.hear(client.utterance.done(Outcome()))
+    client.hear(client.utterance.done, Outcome())
     assert client.last()["reason"] == "stop"
 
 
@@ -278,7 +281,7 @@ def test_held_text_that_cannot_be_spoken(trigger: str) -> None:
     utterance = started(client)
     client.send({"event": "text", "text": "Hi. <|speaker:"})
     last = {"flush": "Flush", "stop": "Finish"}[trigger]
-    assert kinds(client.send({"event": trigger})) == ["Send", last]
+    assert kinds(client.send({"event": trigger})) == [last, "Send"]
     assert isinstance(utterance, FishUtterance)
     assert utterance.lost
     assert utterance.lost.code == "bad_text"
@@ -331,7 +334,6 @@ def test_a_failing_stream_finishes_with_an_error_and_closes() -> None:
 
 def test_the_server_may_end_a_connection() -> None:
     client = fish()
-    assert client.session.idle
     events = client.take(client.session.close("idle", "300 s without a message."))
     assert kinds(events) == ["Send", "Close"]
     assert client.last()["code"] == "idle"

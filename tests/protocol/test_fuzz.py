@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from rt_drama3.errors import DeviceError
 from rt_drama3.protocol import (
     Cancel,
-    Close,
     Event,
     Finish,
     Flush,
@@ -25,7 +24,7 @@ from rt_drama3.protocol import (
     State,
     Text,
 )
-from tests.protocol.tools import Client, fish, native
+from tests.protocol.tools import Client, Close, Send, fish, native
 
 # Small limits are met often; errors must not end the connection all the time.
 LIMITS = ProtocolLimits(
@@ -68,7 +67,7 @@ class Server:
     def send(self, message: Any) -> None:
         self.take(self.client.send(message))
 
-    def take(self, events: list[Event]) -> None:
+    def take(self, events: list[Event | Send | Close]) -> None:
         for place, event in enumerate(events):
             if isinstance(event, Start | Text | Flush | Finish):
                 assert event.utterance is self.client.utterance
@@ -78,7 +77,7 @@ class Server:
                 assert event.text
             if isinstance(event, Cancel):
                 assert event.utterance.state is State.OVER
-                assert event.utterance.audio(b"xx", 1) == []
+                assert self.client.bytes_of(event.utterance.audio, b"xx", 1) == []
             if isinstance(event, Close):
                 assert place == len(events) - 1
                 assert len(event.reason) <= 123
@@ -89,13 +88,14 @@ class Server:
         if utterance is None:
             return
         if what == 0:
-            self.client.hear(utterance.done(Outcome()))
+            self.client.hear(utterance.done, Outcome())
         elif what == 1:
             self.take(self.client.take(self.client.session.fail(utterance, DeviceError("x"))))
         elif what == 2:
             utterance.waiting(0)
         else:
-            self.client.hear(utterance.ready() + utterance.audio(bytes(8), 4))
+            self.client.hear(utterance.ready)
+            self.client.hear(utterance.audio, bytes(8), 4)
 
 
 @pytest.mark.parametrize("make", [native, fish])

@@ -8,14 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt_drama3.protocol import (
-    Close,
-    Hush,
     ListenOptions,
     ListenSession,
     ListenStream,
+    Mute,
     ProtocolLimits,
     Refused,
-    Send,
 )
 from tests.protocol.tools import FACTS, Clock, check, kinds
 
@@ -35,21 +33,21 @@ def test_options() -> None:
 
 def test_what_a_listener_may_say() -> None:
     one = session()
-    assert kinds(one.receive(msgpack.packb({"type": "stop"}))) == ["Hush"]
-    [pong] = one.receive(msgpack.packb({"type": "ping", "data": "x"}))
-    assert isinstance(pong, Send)
-    assert msgpack.unpackb(pong.data) == {"type": "pong", "data": "x", "server_ms": 100_000.0}
-    [error] = one.receive(msgpack.packb({"type": "start"}))
-    assert isinstance(error, Send)
-    assert "known: ping, stop" in msgpack.unpackb(error.data)["message"]
+    assert kinds(one.receive(msgpack.packb({"type": "stop"}))) == ["Mute"]
+    assert one.receive(msgpack.packb({"type": "ping", "data": "x"})) == []
+    [pong] = one.data_to_send()
+    assert msgpack.unpackb(pong) == {"type": "pong", "data": "x", "server_ms": 100_000.0}
+    assert one.receive(msgpack.packb({"type": "start"})) == []
+    [error] = one.data_to_send()
+    assert "known: ping, stop" in msgpack.unpackb(error)["message"]
 
 
 def test_the_end() -> None:
     one = session()
-    said, close = one.close("slow_client", "1 s of audio was not read.")
-    assert isinstance(said, Send)
-    check(msgpack.unpackb(said.data), "listen", "server_error")
-    assert close == Close(4409, "slow_client")
+    assert one.close("slow_client", "1 s of audio was not read.") == []
+    [error] = one.data_to_send()
+    check(msgpack.unpackb(error), "listen", "server_error")
+    assert one.close_frame == (4409, "slow_client")
     assert one.close("idle", "") == []
     assert one.receive(msgpack.packb({"type": "stop"})) == []
 
@@ -59,10 +57,10 @@ def test_nothing_that_comes_raises(messages: list[bytes | str]) -> None:
     one = session(ProtocolLimits(errors=5))
     for message in messages:
         for event in one.receive(message):
-            assert isinstance(event, Send | Close | Hush)
-            if isinstance(event, Send):
-                found = msgpack.unpackb(event.data)
-                check(found, "listen", f"server_{found['type']}")
+            assert isinstance(event, Mute)
+        for data in one.data_to_send():
+            found = msgpack.unpackb(data)
+            check(found, "listen", f"server_{found['type']}")
 
 
 def test_audio_is_cut_into_messages_of_whole_samples() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rt_drama3.errors import DeviceError, Overloaded, RequestError, RtDrama3Error
-from rt_drama3.protocol import Outcome, ProtocolLimits, Refused, Text
+from rt_drama3.protocol import Outcome, ProtocolLimits, Refused, State, Text
 from tests.protocol.tools import Client, kinds, native, started
 
 
@@ -45,15 +45,15 @@ def test_a_whole_utterance() -> None:
     assert client.send({"type": "text", "text": "You"}) == [Text(utterance, "You")]
     assert kinds(client.send({"type": "flush"})) == ["Flush"]
     assert kinds(client.send({"type": "finish"})) == ["Finish"]
-    assert client.hear(utterance.queued(2)) == [
+    assert client.hear(utterance.queued, 2) == [
         {"type": "queued", "id": "utterance-1", "position": 2}
     ]
-    segment = client.hear(utterance.segment(0, "Hello there.", 10))[0]
+    segment = client.hear(utterance.segment, 0, "Hello there.", 10)[0]
     assert segment["first_sample"] == 10 * 2_048 * 16_000 // 44_100
     client.clock.now = 100.062
     first, second = (
-        client.hear(utterance.audio(bytes(2 * 743), 743, Stamps()))[0],
-        client.hear(utterance.audio(bytes(2 * 10), 10))[0],
+        client.hear(utterance.audio, bytes(2 * 743), 743, Stamps())[0],
+        client.hear(utterance.audio, bytes(2 * 10), 10)[0],
     )
     assert (first["seq"], first["first_sample"], first["samples"]) == (0, 0, 743)
     assert first["stamps"] == {
@@ -63,21 +63,20 @@ def test_a_whole_utterance() -> None:
     assert "stamps" not in second
     client.clock.now = 100.1
     outcome = Outcome(frames=1, seed=7, segments=1, timings={"rtf": 0.12345})
-    done = client.hear(utterance.done(outcome))[0]
+    done = client.hear(utterance.done, outcome)[0]
     assert done["sent"] == {"messages": 2, "bytes": 1_506, "samples": 753, "seconds": 0.047}
     assert done["timings"] == {"first_audio_ms": 62.0, "total_ms": 100.0, "rtf": 0.123}
     assert (done["seed"], done["complete"]) == (7, True)
-    assert client.session.idle
+    assert utterance.state is State.OVER
 
 
 def test_many_utterances_one_after_the_other() -> None:
     client = native()
     for number in range(1, 50):
         utterance = started(client, text="Hi.", final=True)
-        assert not client.session.idle
         assert client.last()["id"] == f"utterance-{number}"
-        client.hear(utterance.audio(bytes(10), 5))
-        client.hear(utterance.done(Outcome()))
+        client.hear(utterance.audio, bytes(10), 5)
+        client.hear(utterance.done, Outcome())
         assert client.last()["type"] == "done"
         assert client.last()["sent"]["messages"] == 1
 
@@ -88,7 +87,7 @@ def test_a_final_text_needs_no_finish() -> None:
     assert utterance.order.text == "All of it."
     assert client.send({"type": "finish"}) == []
     assert refused(client, {"type": "text", "text": "More."})["code"] == "out_of_order"
-    assert client.hear(utterance.done(Outcome()))[0]["type"] == "done"
+    assert client.hear(utterance.done, Outcome())[0]["type"] == "done"
 
 
 @pytest.mark.parametrize("text", ["", "   ", "...", "😀", "\u200b!"])
@@ -129,19 +128,19 @@ def test_held_text_that_cannot_be_spoken_does_not_stop_the_end() -> None:
     client = native()
     utterance = started(client)
     client.send({"type": "text", "text": "Hi. <|speaker:"})
-    assert kinds(client.send({"type": "flush"})) == ["Send", "Flush"]
+    assert kinds(client.send({"type": "flush"})) == ["Flush", "Send"]
     assert (client.last()["code"], client.last()["scope"]) == ("bad_text", "message")
     client.send({"type": "text", "text": "<|speaker:"})
-    assert kinds(client.send({"type": "finish"})) == ["Send", "Finish"]
-    assert client.hear(utterance.done(Outcome()))[0]["type"] == "done"
+    assert kinds(client.send({"type": "finish"})) == ["Finish", "Send"]
+    assert client.hear(utterance.done, Outcome())[0]["type"] == "done"
 
 
 def test_cancel_stops_keeps_the_connection_and_is_answered_once() -> None:
     client = native()
     utterance = started(client)
     client.send({"type": "text", "text": "A long story."})
-    client.hear(utterance.audio(bytes(2_000), 1_000))
-    assert utterance.cancelled(3) == []  # nobody asked
+    client.hear(utterance.audio, bytes(2_000), 1_000)
+    assert client.hear(utterance.cancelled, 3) == []  # not asked for
     assert kinds(client.send({"type": "cancel"})) == ["Cancel"]
     assert client.last() == {
         "type": "cancelled",
@@ -149,12 +148,13 @@ def test_cancel_stops_keeps_the_connection_and_is_answered_once() -> None:
         "generated": {"frames": 3, "seconds": 0.139},
         "sent": {"messages": 1, "bytes": 2_000, "samples": 1_000, "seconds": 0.023},
     }
-    # What the stream still does reaches nobody.
-    assert utterance.audio(bytes(10), 5) == utterance.done(Outcome()) == []
-    assert utterance.cancelled(3) == utterance.queued(0) == utterance.ready() == []
-    assert utterance.segment(0, "", 0) == []
-    # A cancel that crossed with the end, or comes twice, has its answer, too.
-    assert kinds(client.send({"type": "cancel"})) == ["Hush", "Send"]
+    # The client gets nothing of what the stream still does.
+    assert client.hear(utterance.audio, bytes(10), 5) == []
+    assert client.hear(utterance.done, Outcome()) == client.hear(utterance.cancelled, 3) == []
+    assert client.hear(utterance.queued, 0) == client.hear(utterance.ready) == []
+    assert client.hear(utterance.segment, 0, "", 0) == []
+    # A cancel that crossed with the end, or comes twice, is answered, too.
+    assert kinds(client.send({"type": "cancel"})) == ["Mute", "Send"]
     assert client.last()["id"] == "utterance-1"
     assert client.last()["generated"]["frames"] == 0
     assert started(client) is not utterance
@@ -182,7 +182,7 @@ def test_text_on_its_way_when_an_utterance_ends_is_dropped_quietly() -> None:
 def test_a_limit_may_end_an_utterance_before_its_finish() -> None:
     client = native()
     utterance = started(client, max_seconds=1)
-    client.hear(utterance.done(Outcome(complete=False)))
+    client.hear(utterance.done, Outcome(complete=False))
     assert client.last()["complete"] is False
     assert client.send({"type": "text", "text": "late"}) == []
     assert client.send({"type": "finish"}) == []
@@ -196,7 +196,7 @@ def test_text_and_finish_need_a_start() -> None:
         assert (error["code"], error["scope"], error["id"]) == ("out_of_order", "message", None)
     utterance = started(client)
     client.send({"type": "finish"})
-    client.hear(utterance.done(Outcome()))
+    client.hear(utterance.done, Outcome())
     assert refused(client, {"type": "text", "text": "Hi."})["code"] == "out_of_order"
 
 
@@ -207,10 +207,11 @@ def test_a_start_replaces_what_runs() -> None:
     assert client.last()["type"] == "cancelled"
     assert client.last()["id"] == "utterance-1"
     assert client.utterance is not first
-    client.hear(client.utterance.ready())
+    client.hear(client.utterance.ready)
     # A wrong one as well: the text behind it was not meant for the old utterance.
     assert kinds(client.send({"type": "start", "voice": 5})) == ["Cancel", "Send"]
-    assert client.last()["scope"] == "utterance"
+    error, answer = client.said[-2:]
+    assert (error["scope"], answer["type"]) == ("utterance", "cancelled")
     assert client.send({"type": "text", "text": "late"}) == []
 
 
@@ -251,7 +252,7 @@ def test_a_wrong_message_is_ignored_and_the_utterance_goes_on(message: Any, code
     error = refused(client, message)
     assert (error["code"], error["scope"], error["id"]) == (code, "message", "utterance-1")
     assert kinds(client.send({"type": "text", "text": "Hi."})) == ["Text"]
-    assert client.hear(utterance.audio(bytes(2), 1))
+    assert client.hear(utterance.audio, bytes(2), 1)
 
 
 def test_too_much_waiting_text_is_refused_until_some_is_spoken() -> None:

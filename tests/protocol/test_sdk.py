@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rt_drama3.errors import DeviceError
-from rt_drama3.protocol import Outcome, ProtocolLimits, Sampling, Send, parse_fish_tts
-from tests.protocol.tools import FACTS, check, fish, kinds
+from rt_drama3.protocol import Outcome, ProtocolLimits, Sampling, parse_fish_tts
+from tests.protocol.tools import FACTS, Send, check, fish, kinds
 
 fishaudio = pytest.importorskip("fishaudio", reason="needs the fish-audio-sdk package")
 ormsgpack = pytest.importorskip("ormsgpack", reason="comes with the fish-audio-sdk package")
@@ -68,7 +68,7 @@ def test_the_sdks_messages_start_speak_and_stop(legacy: bool) -> None:
         assert order.references[0].audio == b"RIFF" * 1_000
         assert order.sampling == Sampling()
         assert order.gain_db == 3
-        client.hear(client.utterance.done(Outcome()))
+        client.hear(client.utterance.done, Outcome())
 
 
 def test_the_sdk_reads_the_servers_messages() -> None:
@@ -81,17 +81,18 @@ def test_the_sdk_reads_the_servers_messages() -> None:
         client.send(ormsgpack.packb(message.model_dump()))
     utterance = client.utterance
     answers = [
-        *utterance.ready(),  # a warning about the speed, among others that readers skip
+        # A warning about the speed, among others that readers skip.
+        *client.bytes_of(utterance.ready),
         *(event.data for event in client.send({"event": "new"}) if isinstance(event, Send)),
-        *(message for pcm in SPOKEN for message in utterance.audio(pcm, len(pcm) // 2)),
-        *utterance.done(Outcome()),
+        *(data for pcm in SPOKEN for data in client.bytes_of(utterance.audio, pcm, len(pcm) // 2)),
+        *client.bytes_of(utterance.done, Outcome()),
     ]
     assert len(answers) > 5
     assert b"".join(iter_websocket_audio(Socket(answers))) == b"".join(SPOKEN)
 
     client.send(ormsgpack.packb(asked[0].model_dump()))
-    events = client.session.fail(client.utterance, DeviceError("out of memory"))
-    answers = [event.data for event in events if isinstance(event, Send)]
+    client.session.fail(client.utterance, DeviceError("out of memory"))
+    answers = client.session.data_to_send()
     with pytest.raises(WebSocketError):
         list(iter_websocket_audio(Socket(answers)))
 

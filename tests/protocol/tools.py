@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,19 +13,32 @@ import msgpack
 
 from rt_drama3.protocol import (
     Cancel,
-    Close,
     Event,
     FishLiveSession,
     ModelFacts,
     NativeSession,
     ProtocolLimits,
-    Send,
     Start,
     Utterance,
     load_schema,
 )
 
 FACTS = ModelFacts("nano", 44_100, 2_048, 10)
+
+
+@dataclass(frozen=True)
+class Send:
+    """A message that the session wanted sent."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Close:
+    """The close frame of the session."""
+
+    code: int
+    reason: str
 
 
 class Clock:
@@ -87,37 +101,48 @@ class Client:
         self.utterance: Any = None
         self.closed: Close | None = None
 
-    def send(self, message: Mapping[str, Any] | bytes | str) -> list[Event]:
-        """One message to the server; returns the events, answers included."""
+    def send(self, message: Mapping[str, Any] | bytes | str) -> list[Event | Send | Close]:
+        """Sends one message to the server; returns the events, then the answers."""
         data = msgpack.packb(message) if isinstance(message, Mapping) else message
         return self.take(self.session.receive(data))
 
-    def take(self, events: list[Event]) -> list[Event]:
-        """Does what a server does with events, but for opening streams."""
+    def take(self, events: Sequence[Event]) -> list[Event | Send | Close]:
+        """Does what a server does with events, except for opening streams."""
+        answers = [Send(data) for data in self.session.data_to_send()]
+        self._decode(answer.data for answer in answers)
+        found: list[Event | Send | Close] = [*events, *answers]
+        if self.session.close_frame is not None and self.closed is None:
+            self.closed = Close(*self.session.close_frame)
+            found.append(self.closed)
         for event in events:
             match event:
-                case Send(data):
-                    self.hear([data])
                 case Start(utterance):
                     self.utterance = utterance
                 case Cancel(utterance):
-                    self.hear(utterance.cancelled(3))
-                case Close():
-                    assert self.closed is None
-                    self.closed = event
-        return events
+                    self.hear(utterance.cancelled, 3)
+        return found
 
-    def hear(self, messages: list[bytes]) -> list[dict[str, Any]]:
-        """Messages of the server."""
+    def hear(self, report: Callable[..., None], *arguments: Any) -> list[dict[str, Any]]:
+        """Reports something to the session; returns what it says to the client then."""
+        return self._decode(self.bytes_of(report, *arguments))
+
+    def _decode(self, messages: Iterable[bytes]) -> list[dict[str, Any]]:
         decoded = [decode(data, self.schema) for data in messages if self.schema]
         self.said += decoded
         return decoded
+
+    def bytes_of(self, report: Callable[..., None], *arguments: Any) -> list[bytes]:
+        """The messages of a report, as bytes."""
+        assert self.session.data_to_send() == []
+        report(*arguments)
+        messages: list[bytes] = self.session.data_to_send()
+        return messages
 
     def last(self) -> dict[str, Any]:
         return self.said[-1]
 
 
-def kinds(events: list[Event]) -> list[str]:
+def kinds(events: Sequence[Event | Send | Close]) -> list[str]:
     """Names of events, in order."""
     return [type(event).__name__ for event in events]
 
@@ -140,5 +165,5 @@ def started(client: Client, **fields: Any) -> Utterance:
         client.send({"type": "start", **fields})
     else:
         client.send({"event": "start", "request": {"text": "", **fields}})
-    client.hear(client.utterance.ready())
+    client.hear(client.utterance.ready)
     return client.utterance

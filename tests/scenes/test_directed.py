@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from rt_drama3.drama3 import Take
+from rt_drama3.engine.best_of import Takes
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.errors import RequestError
 from rt_drama3.scenes import takes
-from rt_drama3.scenes.best_of import summaries
 from rt_drama3.scenes.steering import Steering
 from tests.small import (
     WAIT,
@@ -100,7 +100,7 @@ def test_a_voice_without_directions_warns_once_that_guidance_has_no_effect(
         assert np.array_equal(spoken(engine, DIRECTED, guidance=4), plain)
         (message,) = caplog.messages
         assert "guidance changes nothing" in message
-        summaries(engine, SpeechRequest(DIRECTED, guidance=4, max_frames=4), 3)
+        Takes(engine, SpeechRequest(DIRECTED, guidance=4, max_frames=4), 3, 2).run()
         assert len(caplog.messages) == 2
         with pytest.raises(RequestError, match="guidance is 99"):
             say(engine, DIRECTED, guidance=99)

@@ -85,7 +85,7 @@ def test_connections_of_a_client_are_counted(tmp_path: Path) -> None:
             assert refused_with(place, "/v1/stream") == (429, "overloaded")
             answer = place.post("/v1/tts", json={"text": "Hi."})
             assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
-        until(lambda: not place.service._clients, "counting the clients out")
+        until(lambda: not place.service.access.connections, "counting the clients out")
         assert place.post("/v1/tts", json={"text": "Hi."}).status_code == 200
 
 

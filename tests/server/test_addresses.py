@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rt_drama3.server.addresses import is_public
+from rt_drama3.server.references.addresses import is_public
 
 
 @pytest.mark.parametrize(

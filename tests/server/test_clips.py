@@ -11,8 +11,8 @@ from rt_drama3.audio.wav import wav_header
 from rt_drama3.errors import RequestError
 from rt_drama3.protocol import Directing, Reference, Refused, SpeechOrder
 from rt_drama3.scenes import references
-from rt_drama3.server import clips
-from rt_drama3.server.clips import read_clips
+from rt_drama3.server.references import clips
+from rt_drama3.server.references.clips import read_clips
 from tests.small import shared_drama
 
 RATE = 22_050

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from rt_drama3.protocol import Refused
-from rt_drama3.server.fetch import Fetcher, Target
+from rt_drama3.server.references.fetch import Fetcher, Target
 from tests.server.test_voices import clip
 from tests.server.tools import Place, serving
 from tests.small import WAIT, ending_drama, until
@@ -328,7 +328,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @contextmanager
 def fetching(folder: Path, host: Host) -> Iterator[Place]:
     with serving(ending_drama(), folder, url_references=True) as place:
-        place.service.fetcher = fetcher(host.port)
+        place.service.openings.fetcher = fetcher(host.port)
         yield place
 
 
@@ -363,7 +363,7 @@ def test_urls_are_not_opened_unless_asked_for(ending: Place) -> None:
     one = {"text": "Hello.", "audio": "http://127.0.0.1:9/a.wav"}
     answer = ending.post("/v1/tts", json={"text": "Hi.", "references": [one]})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_reference")
-    assert "URLs of clips are not opened" in answer.json()["message"]
+    assert "does not fetch clips from URLs" in answer.json()["message"]
     with ending.native() as client:
         client.send("start", text="Hi.", final=True, references=[one])
         assert client.take()["code"] == "bad_reference"
@@ -400,7 +400,7 @@ def test_a_fetch_ends_with_its_client(tmp_path: Path, how: str) -> None:
                     assert kinds[0] == "cancelled"
                     assert kinds[-1] == "done"
         assert host.gone.wait(WAIT)
-        until(lambda: not place.service._clients, "counting the client out")
+        until(lambda: not place.service.access.connections, "counting the client out")
 
 
 def test_text_that_comes_before_the_clip_is_spoken(tmp_path: Path, sound: bytes) -> None:

@@ -90,8 +90,8 @@ def test_starts_that_are_given_up_leave_nothing_behind(endless: Place) -> None:
             client.send("start", request={"text": "Hello.", "format": "pcm"})
         client.send("nothing")
         client.take_until("warning")
-        (connection,) = endless.service._talks
-        until(lambda: len(connection._talks) == 2, "forgetting them")  # type: ignore[attr-defined]
+        (connection,) = endless.service.drain.conversations
+        until(lambda: len(connection._live) == 2, "forgetting them")  # type: ignore[attr-defined]
     endless.until_free()
 
 

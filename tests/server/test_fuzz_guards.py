@@ -90,7 +90,7 @@ def test_pings_whose_answers_are_not_read_come_to_an_end(endless: Place) -> None
     with contextlib.suppress(Gone):
         for _ in range(UNREAD // len(pings)):
             raw.send(pings)
-    until(lambda: not endless.service._clients, "ending the connection")
+    until(lambda: not endless.service.access.connections, "ending the connection")
     raw.socket.close()
 
 
@@ -316,7 +316,7 @@ def test_a_stream_that_opens_as_its_client_goes_is_ended(
     endless: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened_and_left = threading.Event()
-    real = endless.service.open
+    real = endless.service.openings.open
 
     def leave() -> None:
         for task in asyncio.all_tasks():
@@ -326,10 +326,10 @@ def test_a_stream_that_opens_as_its_client_goes_is_ended(
 
     async def open_stream(order: Any) -> Any:
         opened = await real(order)
-        asyncio.get_running_loop().call_soon(leave)  # before anybody learns that it is open
+        asyncio.get_running_loop().call_soon(leave)  # before its task sees that it is open
         return opened
 
-    monkeypatch.setattr(endless.service, "open", open_stream)
+    monkeypatch.setattr(endless.service.openings, "open", open_stream)
     with endless.native() as client:
         client.send("start", text=LONG, final=True)
         assert opened_and_left.wait(WAIT)
@@ -339,7 +339,7 @@ def test_a_stream_that_opens_as_its_client_goes_is_ended(
 def test_a_cancel_as_the_stream_opens_ends_it(
     endless: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = endless.service.open
+    real = endless.service.openings.open
 
     async def open_stream(order: Any) -> Any:
         opened = await real(order)
@@ -347,12 +347,12 @@ def test_a_cancel_as_the_stream_opens_ends_it(
         return opened
 
     def cancel() -> None:
-        (connection,) = endless.service._talks
+        (connection,) = endless.service.drain.conversations
         assert isinstance(connection, LiveConnection)
         message = msgpack.packb({"type": "cancel"})
-        connection._act_all(connection._session.receive(message), "client")
+        connection._act(connection._session.receive(message), "client")
 
-    monkeypatch.setattr(endless.service, "open", open_stream)
+    monkeypatch.setattr(endless.service.openings, "open", open_stream)
     with endless.native() as client:
         client.send("start", text=LONG, final=True)
         assert client.take_until("cancelled")[-1]["sent"]["bytes"] == 0

@@ -155,7 +155,7 @@ def until_quiet(place: Place, most_tasks: int) -> None:
     except AssertionError as problem:
         problem.add_note(state_of(place))
         raise
-    until(lambda: not place.service._clients, "counting the clients out")
+    until(lambda: not place.service.access.connections, "counting the clients out")
     until(lambda: not place.server._uvicorn.server_state.connections, "closing the connections")
     until(lambda: tasks_of(place) <= most_tasks, "ending the tasks")
 
@@ -172,7 +172,7 @@ def test_a_good_client_plays_on_among_pests(
         with place.native() as client:
             alone = heard(client)
             assert heard(client) == alone
-        until(lambda: not place.service._clients, "leaving")
+        until(lambda: not place.service.access.connections, "leaving")
         base = tasks_of(place)
         watch, rows, played, done = Watch(place), [], 0, 0
         with watch.watching():

@@ -162,7 +162,7 @@ def test_a_client_that_leaves_frees_the_engine(endless: Place, read: bool) -> No
         if read:
             next(answer.iter_raw(1000))
     endless.until_free()
-    until(lambda: not endless.service._clients, "counting the client out")
+    until(lambda: not endless.service.access.connections, "counting the client out")
 
 
 def test_the_small_routes(ending: Place) -> None:

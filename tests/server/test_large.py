@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from rt_drama3.protocol import wire
-from rt_drama3.server.service import LONG_MESSAGE
+from rt_drama3.server.workers import LONG_MESSAGE
 from rt_drama3.server.ws import connection as live
 from tests.server.test_voices import clip
 from tests.server.tools import Place

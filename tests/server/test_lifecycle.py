@@ -176,7 +176,7 @@ def test_a_slow_reader_over_http_is_ended(tmp_path: Path, caplog: pytest.LogCapt
         raw.sendall(head.encode() + body)
         until(lambda: place.metric("errors_total", code="slow_client"), "noticing")
         place.until_free()
-        until(lambda: not place.service._clients, "counting the client out")
+        until(lambda: not place.service.access.connections, "counting the client out")
         raw.close()
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
@@ -215,7 +215,7 @@ def test_a_peer_that_answers_no_pings_frees_the_engine(tmp_path: Path) -> None:
         raw.sendall(Frame(Opcode.BINARY, msgpack.packb(start)).serialize(mask=True))
         until(lambda: place.metric("cancels_total", reason="disconnect"), "noticing")
         place.until_free()
-        until(lambda: not place.service._clients, "counting the client out")
+        until(lambda: not place.service.access.connections, "counting the client out")
         assert place.metric("errors_total", code="slow_client") == 0
         raw.close()
 
@@ -228,7 +228,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
                 head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
                 raw.sendall(head.encode() + b'{"te')
                 assert raw.recv(1_000).startswith(b"HTTP/1.1 408")
-            until(lambda: not place.service._clients, "counting the client out")
+            until(lambda: not place.service.access.connections, "counting the client out")
 
 
 def test_bodies_on_their_way_count_as_connections(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_bodies_on_their_way_count_as_connections(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", place.port)) as raw,
     ):
         raw.sendall(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
-        until(lambda: place.service._clients, "counting the client in")
+        until(lambda: place.service.access.connections, "counting the client in")
         answer = place.post("/v1/tts", json={"text": "Hi."})
         assert (answer.status_code, answer.json()["code"]) == (429, "overloaded")
 
@@ -298,7 +298,7 @@ def test_whoever_cannot_wait_for_the_stop_hurries_it(
             events = answer.iter_lines()
             assert next(events)
             place.server.stop()
-            until(lambda: place.service.draining, "draining")
+            until(lambda: place.service.drain.draining, "draining")
             place.server.force_stop()
             assert client.take_until("error")[-1]["code"] == "shutting_down"
             with pytest.raises(ConnectionClosed) as closed:
@@ -306,7 +306,7 @@ def test_whoever_cannot_wait_for_the_stop_hurries_it(
             assert "shutting_down" in list(events)[-2]
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
-        until(lambda: not place.service._clients, "counting the clients out")
+        until(lambda: not place.service.access.connections, "counting the clients out")
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
     ends = [vars(r)["fields"]["by"] for r in caplog.records if r.getMessage() == "disconnected"]
     assert ends == ["shutting_down"]
@@ -365,7 +365,7 @@ def test_a_silent_connection_does_not_hold_up_the_end(
             last = silent.take_until("finish")[-1]
             assert (last["reason"], last["code"]) == ("error", "shutting_down")
             assert speaking.take_until("done")[-1]["complete"] is False  # spoken to its limit
-        until(lambda: not place.service._talks, "the end")
+        until(lambda: not place.service.drain.conversations, "the end")
         assert time.monotonic() - began < WAIT  # of twice as much
         assert place.metric("errors_total", code="shutting_down") == 2  # one of each
 
@@ -389,7 +389,7 @@ def test_the_end_waits_for_text_that_is_on_its_way(
         fresh.send("start", max_seconds=0.2)
         fresh.take_until("ready")
         place.server.stop()
-        until(lambda: place.service.draining, "draining")
+        until(lambda: place.service.drain.draining, "draining")
         time.sleep(0.2)  # asked again and again meanwhile
         for client, rest in ((half, " five."), (fresh, "Hello.")):
             client.send("text", text=rest)
@@ -411,7 +411,7 @@ def test_a_connection_that_has_spoken_holds_up_the_end_for_a_pause_alone(
             began = time.monotonic()
             place.server.stop()
             assert client.take_until("finish")[-1]["code"] == "shutting_down"
-        until(lambda: not place.service._talks, "the end")
+        until(lambda: not place.service.drain.conversations, "the end")
         assert time.monotonic() - began < WAIT
 
 

@@ -70,7 +70,7 @@ def refusal(place: Place, path: str, **more: Any) -> int:
 
 
 def test_nothing_of_it_is_there_unless_asked_for(endless: Place) -> None:
-    assert endless.service.hub is None
+    assert endless.service.broadcaster is None
     assert refusal(endless, "/v1/listen") in (403, 404)
     assert endless.post("/v1/stop").status_code == 404
     assert "/v1/stop" not in endless.get("/openapi.json").json()["paths"]
@@ -134,7 +134,7 @@ def test_a_cancel_is_told_also_when_all_was_sent(place: Place) -> None:
 def test_the_next_utterance_of_a_client_goes_on_from_the_one_before(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place.service.hub, "clock", lambda: 100.0)
+    monkeypatch.setattr(place.service.broadcaster, "clock", lambda: 100.0)
     with listener(place, "mode=mix") as ear, place.native() as client:
         for _ in range(2):
             client.send("start", **SHORT)
@@ -148,7 +148,7 @@ def test_the_next_utterance_of_a_client_goes_on_from_the_one_before(
 
 @pytest.mark.parametrize("mode", ["mix", "queue"])
 def test_two_clients(place: Place, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen_feed, "PATIENCE_SECONDS", 1_000.0)
+    monkeypatch.setattr(listen_feed, "TURN_SECONDS", 1_000.0)
     with listener(place, f"mode={mode}") as ear, place.native() as client:
         client.send("start")
         client.send("text", text="Hello there. ")  # and more may come, so that it stays open
@@ -232,7 +232,7 @@ def test_what_was_stopped_or_has_sounded_is_nothing_to_go_on_from(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(place.service.hub, "clock", lambda: now)
+    monkeypatch.setattr(place.service.broadcaster, "clock", lambda: now)
     with listener(place) as ear, place.native() as client:
         client.send("start", **SHORT)
         client.take_until("done")
@@ -356,10 +356,10 @@ def playing(folder: Path, sink: MemorySink, **settings: Any) -> Iterator[Place]:
 
 
 def until_heard(place: Place) -> None:
-    hub = place.service.hub
-    assert hub is not None
-    assert hub.sink is not None
-    sink = hub.sink
+    broadcaster = place.service.broadcaster
+    assert broadcaster is not None
+    assert broadcaster.sink is not None
+    sink = broadcaster.sink
     until(lambda: not sink.playing, "playing")
 
 
@@ -481,7 +481,7 @@ def test_the_end_of_the_server_plays_the_sink_out(tmp_path: Path) -> None:
     with playing(tmp_path, sink, drain_seconds=20) as place:
         spoken = samples(audio_of(speak(place)))
         place.server.stop()
-        until(lambda: place.service.draining, "draining")
+        until(lambda: place.service.drain.draining, "draining")
         sink.gate.set()
     np.testing.assert_array_equal(to_int16(sink.samples), spoken)
 

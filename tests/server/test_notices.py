@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import rt_drama3
-from rt_drama3.server.notices import is_unreadable
+from rt_drama3.server.openings import is_unreadable
 from tests.small import shared_drama
 
 NANO = Path(rt_drama3.__file__).parent / "voices" / "nano" / "tokenizer.json"

@@ -60,10 +60,10 @@ def test_messages_keep_their_order_whatever_the_line_does(now: bool) -> None:
         line.free.clear()
         box.put([b"2", b"3"])
         with pytest.raises(TimeoutError):
-            await box.below(0, 0.01)
+            await asyncio.wait_for(box.below(0), 0.01)
         line.free.set()
         box.put([b"4"])  # the line is free, but others are in front
-        await box.below(0, WAIT)
+        await asyncio.wait_for(box.below(0), WAIT)
         box.put([b"5"])
         box.close(1000, "done")
         box.put([b"6"])

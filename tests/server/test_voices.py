@@ -14,7 +14,7 @@ import pytest
 
 from rt_drama3 import Drama3
 from rt_drama3.audio import write_wav
-from rt_drama3.server.voices import Voice, VoiceStore
+from rt_drama3.server.references.voices import Voice, VoiceStore
 from tests.server.tools import Place, serving
 from tests.small import WAIT, ending_drama
 
@@ -176,7 +176,7 @@ def test_guidance_that_changes_nothing_is_told_once(
     with serving(drama, tmp_path, {"max_streams": 1}) as place:  # no second row, none is needed
         answer = place.post("/v1/tts", json={**body, "guidance": 3, "best_of": 2})
         assert answer.status_code == 200
-        assert answer.headers["x-notice"].count("taught no directions") == 1
+        assert answer.headers["x-notice"].count("not trained on directions") == 1
         assert "x-notice" not in place.post("/v1/tts", json={**body, "guidance": 0}).headers
         with place.native() as client:
             client.send("start", text="Hi.", final=True, guidance=3)

@@ -17,14 +17,14 @@ from rt_drama3.protocol.order import checked_audio, checked_voice, transcript
 from rt_drama3.protocol.refusals import show
 from rt_drama3.server import metrics
 from rt_drama3.server.http.openapi import document
-from rt_drama3.server.http.speech import (
+from rt_drama3.server.http.requests import (
     error_response,
     read_limited,
     request_id,
     service_of,
-    while_there,
+    while_connected,
 )
-from rt_drama3.server.notices import FIXED_VOICE
+from rt_drama3.server.openings import FIXED_VOICE
 from rt_drama3.server.origins import check_reader, check_request
 from rt_drama3.server.service import Service
 
@@ -44,13 +44,13 @@ async def ready(request: Request) -> Response:
     service = service_of(request)
     if service.ready:
         return JSONResponse({"status": "ready", "model": service.facts.name})
-    state = "stopping" if service.draining else "failed" if service.broken else "loading"
-    return JSONResponse({"status": state, "message": service.broken}, 503, {"Retry-After": "1"})
+    state = "stopping" if service.drain.draining else "failed" if service.failure else "loading"
+    return JSONResponse({"status": state, "message": service.failure}, 503, {"Retry-After": "1"})
 
 
 async def openapi(request: Request) -> Response:
     """``GET /openapi.json``."""
-    return JSONResponse(document(service_of(request).hub is not None))
+    return JSONResponse(document(service_of(request).broadcaster is not None))
 
 
 async def prometheus(request: Request) -> Response:
@@ -105,22 +105,24 @@ async def add_voice(request: Request) -> Response:
     """``POST /v1/voices``: a name, and clips with what is said in them."""
     service, name = service_of(request), request_id(request)
     try:
-        service.check_key(request.headers.get("authorization"))
+        service.access.check_key(request.headers.get("authorization"))
         check_request(service.config, request.headers.get("origin"))
-        drama = service.check_ready()
+        drama = service.check_ready().drama
         address = request.client.host if request.client else ""
-        with service.client(address, "/v1/voices"):
+        with service.access.connection(address, "/v1/voices"):
             parts = await read_limited(request, service)
-            voice_name, clips = await service.unpack(
+            voice_name, clips = await service.workers.unpack(
                 partial(_read_voice, request, limits=service.limits), parts
             )
-            clips = await while_there(request, service.fetched(clips))
+            clips = await while_connected(request, service.openings.fetched(clips))
             seconds = service.limits.reference_seconds
-            voice = await service.encode(service.voices.add, voice_name, clips, drama, seconds)
+            voice = await service.workers.encode(
+                service.voices.add, voice_name, clips, drama, seconds
+            )
     except RtDrama3Error as error:
         return error_response(service, error, name)
     except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client is gone
     notices = [FIXED_VOICE] if drama.fixed_voice else []
     return JSONResponse({**voice.public(), "notices": notices}, 201, {"X-Request-Id": name})
 
@@ -136,7 +138,7 @@ async def one_voice(request: Request) -> Response:
         if voice is None:
             raise Refused("unknown_voice", f"voice {wanted[:60]!r} is not stored here.")
         if request.method == "DELETE":
-            await service.in_thread(service.voices.remove, wanted)
+            await service.workers.run(service.voices.remove, wanted)
             return JSONResponse({"id": wanted, "object": "voice", "deleted": True})
     except RtDrama3Error as error:
         return error_response(service, error, name)
@@ -144,7 +146,7 @@ async def one_voice(request: Request) -> Response:
 
 
 def _check_reader(service: Service, request: Request) -> None:
-    service.check_key(request.headers.get("authorization"))
+    service.access.check_key(request.headers.get("authorization"))
     check_reader(service.config, request.headers.get("host"))
 
 

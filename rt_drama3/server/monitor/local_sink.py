@@ -1,8 +1,8 @@
-"""LocalSink: what clients' streams speak, through a speaker or microphone of the server's machine.
+"""LocalSink: plays clients' streams through a speaker or microphone of the server's machine.
 
-A device plays in realtime while speech is made faster, and no client may wait for it. So what has
-not been played is kept here, up to a bound; a stream that would exceed it is faded out there and
-its rest left out, with a line in the log. All methods are for one event loop, and none of them
+A device plays in realtime while speech is generated faster, and no client may wait for it. So
+unplayed audio is kept here, up to a limit; a stream that would exceed it is faded out there and the
+rest of it dropped, with a line in the log. All methods belong to one event loop, and none of them
 waits for the device.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,34 +26,34 @@ from rt_drama3.sinks.mixer import MixMode
 log = logging.getLogger("rt_drama3.server")
 
 FADE_MS = 20.0  # of speech that is cut off
-# Sound that the device holds. In a mix it is what a cancel cannot take back; in a queue it can.
+# Audio ahead in the device. In a mix, a cancel cannot take it back; in a queue, it can.
 AHEAD_MS = {"mix": 40.0, "queue": 80.0}
-LEAD_SECONDS = 0.12  # collected before an utterance starts: its first frames come one by one
-RATE = 44_100  # of the mixer: the codec's, so that nothing is converted twice
+START_SECONDS = 0.12  # buffered before an utterance starts: its first frames come one by one
+RATE = 44_100  # of the mixer: the codec's, which avoids a second conversion
 Samples = npt.NDArray[np.float32]
 
 
 @dataclass(eq=False)
-class _Piece:
-    """One utterance that has not been played to its end."""
+class _Utterance:
+    """An utterance that was not played to its end yet."""
 
     rate: int
     waiting: deque[Samples] = field(default_factory=deque)
     ended: bool = False
-    cut: bool = False  # nothing more of it is taken
-    came: float = 0.0  # seconds so far
+    cut: bool = False  # the rest of it is dropped
+    received: float = 0.0  # seconds
     more: asyncio.Event = field(default_factory=asyncio.Event)
     entry: MixInput | None = None
 
 
 class LocalSink:
-    """A sink that every client's lane plays into.
+    """A sink that every client's channel plays into.
 
     Args:
         sink: opened and closed by this object.
-        mode: ``mix``: clients sound at the same time. ``queue``: one utterance after the other.
-        seconds: of sound that may wait to be played, of all clients together.
-        on_cut: called when an utterance is cut for want of room.
+        mode: ``mix``: clients play concurrently. ``queue``: one utterance after the other.
+        seconds: of audio that may wait to be played, for all clients together.
+        on_cut: called when an utterance is cut because that limit is reached.
     """
 
     def __init__(
@@ -62,12 +61,14 @@ class LocalSink:
     ) -> None:
         self.name = sink.name
         self.seconds = seconds
-        self.waiting = 0.0  # seconds that wait here
+        self.waiting = 0.0  # seconds to be played
         self.on_cut = on_cut
         self._broken = False
         self._mixer = Mixer(sink, mode, rate=RATE, ahead_ms=AHEAD_MS[mode], failed=self._failed)
-        self._stopper = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-hush")
-        self._lanes: set[SinkLane] = set()  # those that have something to play
+        self._stopper = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-mute")
+        self._channels: set[SinkChannel] = set()  # those with something to play
+        self._quiet = asyncio.Event()
+        self._quiet.set()
 
     def open(self) -> None:
         """Opens the device; not on an event loop.
@@ -86,33 +87,36 @@ class LocalSink:
 
     @property
     def playing(self) -> bool:
-        """Whether anything sounds or waits to."""
-        return bool(self._lanes)
+        """Whether anything plays or waits to be played."""
+        return bool(self._channels)
 
     async def play_out(self, seconds: float) -> None:
-        """Waits until nothing sounds any more, or so long."""
-        deadline = time.monotonic() + seconds
-        while self._lanes and time.monotonic() < deadline:  # noqa: ASYNC110 - a set has no event
-            await asyncio.sleep(0.02)
+        """Waits until everything was played, or for ``seconds``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
 
     async def stop(self) -> None:
-        """Is quiet now, with a fade; what running utterances still say is not heard."""
-        for lane in list(self._lanes):
-            lane.drop()
+        """Fades out; the rest of running utterances is dropped."""
+        for channel in list(self._channels):
+            channel.drop()
         await asyncio.get_running_loop().run_in_executor(self._stopper, self._mixer.stop, FADE_MS)
 
-    # For lanes.
+    # For channels.
 
-    def began(self, lane: SinkLane) -> None:
-        """A lane has something to play."""
-        self._lanes.add(lane)
+    def began(self, channel: SinkChannel) -> None:
+        """A channel has something to play."""
+        self._channels.add(channel)
+        self._quiet.clear()
 
-    def finished(self, lane: SinkLane) -> None:
-        """A lane has nothing left."""
-        self._lanes.discard(lane)
+    def finished(self, channel: SinkChannel) -> None:
+        """A channel has nothing left."""
+        self._channels.discard(channel)
+        if not self._channels:
+            self._quiet.set()
 
     def entry(self, rate: int) -> MixInput:
-        """An input for one utterance.
+        """Returns a mixer input for one utterance.
 
         Raises:
             SinkError: the mixer is closed.
@@ -120,80 +124,80 @@ class LocalSink:
         return self._mixer.add(PcmFormat(rate, encoding="f32le"))
 
     def silence(self, entry: MixInput) -> None:
-        """Fades one utterance out; the wait for the device is a thread's."""
-        with contextlib.suppress(RuntimeError):  # closed: everything was
+        """Fades one utterance out; a thread waits for the device."""
+        with contextlib.suppress(RuntimeError):  # the sink was closed
             self._stopper.submit(entry.stop, FADE_MS)
 
     def works(self) -> None:
-        """Something was written: tells when the device is back."""
+        """Something was written: logs that the device works again, if it failed before."""
         if self._broken and self._mixer.error is None:
             self._broken = False
             log.info("local sink plays again", extra={"fields": {"sink": self.name}})
 
     def _failed(self, error: SinkError) -> None:
-        self._broken = True  # the mixer has written the error into the log
+        self._broken = True  # the mixer has logged the error
 
 
-class SinkLane:
-    """What one client says: its utterances sound one after the other, whatever the mode.
+class SinkChannel:
+    """One client's utterances, played one after the other in either mode.
 
     Args:
-        sink: that plays them.
+        sink: plays them.
     """
 
     def __init__(self, sink: LocalSink) -> None:
         self._sink = sink
-        self._pieces: deque[_Piece] = deque()
+        self._utterances: deque[_Utterance] = deque()
         self._player: asyncio.Task[None] | None = None
 
     def begin(self, rate: int) -> None:
-        """An utterance begins; the one before has ended."""
-        self._pieces.append(_Piece(rate))
+        """Starts an utterance; the previous one has ended."""
+        self._utterances.append(_Utterance(rate))
         self._sink.began(self)
         if self._player is None or self._player.done():
             self._player = asyncio.create_task(self._play())
 
     def push(self, pcm: Samples) -> None:
-        """Its next samples."""
-        if not self._pieces:
-            return  # dropped meanwhile
-        piece, seconds = self._pieces[-1], len(pcm) / self._pieces[-1].rate
-        if piece.ended or piece.cut:
+        """Adds samples of the current utterance."""
+        if not self._utterances:
+            return  # it was dropped
+        utterance, seconds = self._utterances[-1], len(pcm) / self._utterances[-1].rate
+        if utterance.ended or utterance.cut:
             return
         if self._sink.waiting + seconds > self._sink.seconds:
-            piece.cut = True
-            pcm = _faded(pcm, piece.rate)
-            seconds = len(pcm) / piece.rate
+            utterance.cut = True
+            pcm = _faded(pcm, utterance.rate)
+            seconds = len(pcm) / utterance.rate
             log.warning(
                 "local sink too far behind",
                 extra={"fields": {"sink": self._sink.name, "seconds": round(self._sink.waiting)}},
             )
             if self._sink.on_cut is not None:
                 self._sink.on_cut()
-        piece.waiting.append(pcm)
-        piece.came += seconds
+        utterance.waiting.append(pcm)
+        utterance.received += seconds
         self._sink.waiting += seconds
-        piece.more.set()
+        utterance.more.set()
 
     def end(self) -> None:
-        """The utterance is complete."""
-        if self._pieces:
-            self._pieces[-1].ended = True
-            self._pieces[-1].more.set()
+        """The current utterance is complete."""
+        if self._utterances:
+            self._utterances[-1].ended = True
+            self._utterances[-1].more.set()
 
     def cancel(self) -> None:
-        """Fades what sounds of this client, and drops the rest."""
-        entries = [piece.entry for piece in self._pieces if piece.entry is not None]
+        """Fades what plays of this client, and drops the rest."""
+        entries = [utterance.entry for utterance in self._utterances if utterance.entry is not None]
         self.drop()
         for entry in entries:
             self._sink.silence(entry)
 
     def drop(self) -> None:
-        """Drops all that waits, whoever fades what sounds."""
-        for piece in self._pieces:
-            while piece.waiting:
-                self._took(piece, piece.waiting.popleft())
-        self._pieces.clear()
+        """Drops all that waits, without fading what plays."""
+        for utterance in self._utterances:
+            while utterance.waiting:
+                self._took(utterance, utterance.waiting.popleft())
+        self._utterances.clear()
         if self._player is not None:
             self._player.cancel()
             self._player = None
@@ -201,39 +205,39 @@ class SinkLane:
 
     async def _play(self) -> None:
         try:
-            while self._pieces:
-                await self._play_one(self._pieces[0])
-                self._pieces.popleft()
+            while self._utterances:
+                await self._play_one(self._utterances[0])
+                self._utterances.popleft()
         except RtDrama3Error as error:
             log.warning("local sink: %s", error)
             self.drop()
         else:
             self._sink.finished(self)
 
-    async def _play_one(self, piece: _Piece) -> None:
-        entry = piece.entry = self._sink.entry(piece.rate)
-        while piece.came < LEAD_SECONDS and not (piece.ended or piece.cut):
-            piece.more.clear()
-            await piece.more.wait()
+    async def _play_one(self, utterance: _Utterance) -> None:
+        entry = utterance.entry = self._sink.entry(utterance.rate)
+        while utterance.received < START_SECONDS and not (utterance.ended or utterance.cut):
+            utterance.more.clear()
+            await utterance.more.wait()
         while True:
-            while piece.waiting:
-                pcm = piece.waiting.popleft()
+            while utterance.waiting:
+                pcm = utterance.waiting.popleft()
                 try:
                     await entry.write_async(pcm)
                 finally:
-                    self._took(piece, pcm)
+                    self._took(utterance, pcm)
                 self._sink.works()
-            if piece.ended or piece.cut:
+            if utterance.ended or utterance.cut:
                 break
-            piece.more.clear()
-            await piece.more.wait()
+            utterance.more.clear()
+            await utterance.more.wait()
         await entry.drain_async()
 
-    def _took(self, piece: _Piece, pcm: Samples) -> None:
-        self._sink.waiting = max(0.0, self._sink.waiting - len(pcm) / piece.rate)
+    def _took(self, utterance: _Utterance, pcm: Samples) -> None:
+        self._sink.waiting = max(0.0, self._sink.waiting - len(pcm) / utterance.rate)
 
 
 def _faded(pcm: Samples, rate: int) -> Samples:
-    """The beginning of a piece, fading out."""
+    """The first samples, fading out."""
     length = min(len(pcm), round(FADE_MS * rate / 1e3))
     return pcm[:length] * np.linspace(1, 0, length, dtype=np.float32)

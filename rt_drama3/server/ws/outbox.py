@@ -62,18 +62,11 @@ class Outbox:
         """Bytes queued."""
         return self._bytes
 
-    async def below(self, size: int, seconds: float) -> None:
-        """Waits until ``size`` bytes or fewer are queued, or the client is gone.
-
-        Raises:
-            TimeoutError: that took longer.
-        """
-        if self._bytes <= size or self._over:
-            return
-        async with asyncio.timeout(max(seconds, 0.001)):
-            while self._bytes > size and not self._over:
-                self._less.clear()
-                await self._less.wait()
+    async def below(self, size: int) -> None:
+        """Waits until ``size`` bytes or fewer are queued, or the client is gone."""
+        while self._bytes > size and not self._over:
+            self._less.clear()
+            await self._less.wait()
 
     async def finished(self, seconds: float) -> bool:
         """Waits until everything is sent and the connection closed; false on timeout."""

@@ -1,4 +1,4 @@
-"""The WebSocket routes: who is let in, and the session of the dialect they speak."""
+"""The WebSocket routes: access checks, and the session of each dialect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rt_drama3.protocol import (
     fish_error,
     new_request_id,
 )
-from rt_drama3.server import browser_keys, origins
+from rt_drama3.server import access, origins
 from rt_drama3.server.service import Service
 from rt_drama3.server.ws.connection import LiveConnection
 
@@ -52,16 +52,16 @@ async def _serve(
     address = websocket.client.host if websocket.client else ""
     connection_id = new_request_id()
     try:
-        service.check_key(browser_keys.authorization(websocket))
+        service.access.check_key(access.authorization(websocket))
         asked = websocket.headers
         origins.check_handshake(service.config, asked.get("origin"), asked.get("host"))
         service.check_ready()
-        with service.client(address, route):
+        with service.access.connection(address, route):
             idle = f"{service.limits.idle_seconds:g}".encode()
             headers = [(b"x-request-id", connection_id.encode()), (b"x-idle-seconds", idle)]
-            await websocket.accept(browser_keys.subprotocol(websocket), headers)
+            await websocket.accept(access.subprotocol(websocket), headers)
             connection = LiveConnection(service, websocket, make(), route, connection_id)
-            with service.conversation(connection):
+            with service.drain.conversation(connection):
                 await connection.run()
     except RtDrama3Error as error:
         status, body = fish_error(error, connection_id)

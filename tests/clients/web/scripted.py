@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rt_drama3.server import browser_keys
+from rt_drama3.server import access
 from rt_drama3.server.app import create_app
 from rt_drama3.server.config import ServerConfig
 from tests.server.tools import run_app
@@ -37,7 +37,7 @@ class Script:
     async def listen(self, websocket: WebSocket) -> None:
         """The route."""
         self._loop = asyncio.get_running_loop()
-        await websocket.accept(browser_keys.subprotocol(websocket))
+        await websocket.accept(access.subprotocol(websocket))
         query = dict(websocket.query_params)
         self.asked.append(query)
         self._open.append(websocket)

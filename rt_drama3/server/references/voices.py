@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from rt_drama3.errors import RequestError, RtDrama3Error
 from rt_drama3.protocol import Reference, Refused
-from rt_drama3.server.clips import read_clip
+from rt_drama3.server.references.clips import read_clip
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3

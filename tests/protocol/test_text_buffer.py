@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from rt_drama3.errors import RequestError
 from rt_drama3.protocol.limits import ProtocolLimits
 from rt_drama3.protocol.refusals import Refused
-from rt_drama3.protocol.text_gate import TextGate
+from rt_drama3.protocol.text_buffer import TextBuffer
 from rt_drama3.text.rules import check_part
 
 LIMITS = ProtocolLimits()
 
 
-def gate(characters: int = 1_000) -> TextGate:
-    return TextGate(replace(LIMITS, pending_characters=characters))
+def buffer(characters: int = 1_000) -> TextBuffer:
+    return TextBuffer(replace(LIMITS, pending_characters=characters))
 
 
 def test_a_token_in_parts_is_held_until_it_is_whole() -> None:
-    text = gate()
+    text = buffer()
     assert text.push("Hi <") == "Hi "
     assert text.push("|speak") == ""
     assert text.push("er:1|") == ""
@@ -35,7 +35,7 @@ def test_a_token_in_parts_is_held_until_it_is_whole() -> None:
 
 
 def test_what_was_held_is_lost_only_with_the_token_it_began() -> None:
-    text = gate()
+    text = buffer()
     assert text.push("a <") == "a "
     with pytest.raises(Refused):
         text.push("|im_end|> b")
@@ -47,7 +47,7 @@ def test_what_was_held_is_lost_only_with_the_token_it_began() -> None:
 
 
 def test_what_only_looks_like_a_token_passes() -> None:
-    text = gate()
+    text = buffer()
     assert text.push("a <") == "a "
     assert text.push(" b") == "< b"
     assert text.push("<|") == ""
@@ -57,7 +57,7 @@ def test_what_only_looks_like_a_token_passes() -> None:
 
 
 def test_a_flush_ends_the_wait() -> None:
-    text = gate()
+    text = buffer()
     assert text.push("<|speaker:1") == ""
     assert text.unflushed
     with pytest.raises(Refused, match="not a speaker tag"):
@@ -67,7 +67,7 @@ def test_a_flush_ends_the_wait() -> None:
 
 
 def test_white_space_alone_needs_no_flush() -> None:
-    text = gate()
+    text = buffer()
     assert text.push("") == ""
     assert text.push(" \n") == " \n"
     assert not text.unflushed
@@ -78,9 +78,9 @@ def test_white_space_alone_needs_no_flush() -> None:
 
 
 def test_waiting_text_is_bounded_and_room_comes_back() -> None:
-    text = gate(10)
+    text = buffer(10)
     assert text.push("12345678")
-    with pytest.raises(Refused, match="8 characters wait to be spoken and 3 came; at most 10"):
+    with pytest.raises(Refused, match=r"8 characters wait .* 3 more came; the limit is 10"):
         text.push("abc")
     assert text.push("ab") == "ab"
     with pytest.raises(Refused, match="10 characters wait") as caught:
@@ -98,7 +98,7 @@ def test_waiting_text_is_bounded_and_room_comes_back() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.text("ab <|>:1speakr\n", max_size=12), max_size=12))
 def test_deltas_pass_whole_and_in_order(deltas: list[str]) -> None:
-    text = gate()
+    text = buffer()
     whole = "".join(deltas)
     try:
         check_part(whole)

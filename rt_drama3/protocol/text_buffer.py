@@ -1,8 +1,8 @@
-"""TextGate: text as a language model writes it, checked and counted before the engine sees it.
+"""TextBuffer: text as a language model streams it, checked and counted before the engine sees it.
 
-Deltas may end anywhere, also inside ``<|speaker:1|>``. A special token that is not whole yet is
-held back until more text, a flush or the end tells what it is, so that every refusal is about the
-message that caused it.
+Deltas may end anywhere, even inside ``<|speaker:1|>``. An incomplete special token is held back
+until more text, a flush or the end completes it, so that every error is about the message that
+caused it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rt_drama3.text.rules import check_part
 _UNFINISHED = re.compile(r"<(?:\|[^<>]{0,32})?\Z")
 
 
-class TextGate:
+class TextBuffer:
     """Checks and counts the text of one utterance.
 
     Args:
-        limits: for one message and for all that waits.
+        limits: for one message and for all waiting text.
 
     Attributes:
-        pending: characters that were let through and not reported as spoken.
-        unflushed: whether anything but white space came since the last flush.
+        pending: characters that were passed on and not yet reported as spoken.
+        unflushed: whether anything but white space arrived since the last flush.
     """
 
     def __init__(self, limits: ProtocolLimits) -> None:
@@ -35,18 +35,18 @@ class TextGate:
         self.unflushed = False
 
     def push(self, text: str) -> str:
-        """Takes a delta and returns what can pass now, perhaps nothing.
+        """Takes a delta and returns the text to pass on now, perhaps none.
 
         Raises:
-            Refused: ``backlog_full``, or ``bad_text``; the delta is then dropped, with what was
-                held back if it is the beginning of what cannot be spoken.
+            Refused: ``backlog_full``, or ``bad_text``; the delta is dropped, together with what was
+                held back if that begins what cannot be spoken.
         """
-        most = self._limits.pending_characters
-        if self.pending + len(self._held) + len(text) > most:
+        limit = self._limits.pending_characters
+        if self.pending + len(self._held) + len(text) > limit:
             raise Refused(
                 "backlog_full",
-                f"{self.pending} characters wait to be spoken and {len(text)} came; at most "
-                f"{most} may wait.",
+                f"{self.pending} characters wait to be spoken and {len(text)} more came; the limit "
+                f"is {limit} (pending_characters).",
             )
         delta, held = text, self._held
         text, self._held = held + delta, ""
@@ -62,10 +62,10 @@ class TextGate:
         return passed
 
     def flush(self) -> str:
-        """Returns what is left to pass before a flush.
+        """Returns the text held back, to pass on before a flush.
 
         Raises:
-            Refused: ``bad_text``; it is then dropped.
+            Refused: ``bad_text``; it is dropped.
         """
         held, self._held = self._held, ""
         passed = self._pass(held)

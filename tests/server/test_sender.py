@@ -1,4 +1,4 @@
-"""The pipeline of one stream, its pace and its gaps."""
+"""The conversion of one stream, its pace and its underruns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rt_drama3.protocol import Output, SpeechOrder
-from rt_drama3.server.outgoing import Outgoing, Pace, Playback
+from rt_drama3.server.conversion import Converter
+from rt_drama3.server.sender import Pace, Playback
 from tests.protocol.tools import Clock
 
 FRAME = (0.5 * np.sin(np.arange(2048) / 10)).astype(np.float32)
@@ -14,39 +15,39 @@ FRAME = (0.5 * np.sin(np.arange(2048) / 10)).astype(np.float32)
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 24_000, 44_100, 48_000])
 def test_samples_are_counted_exactly(rate: int) -> None:
-    outgoing = Outgoing(SpeechOrder(output=Output("pcm", rate)), 44_100)
-    parts = [outgoing.push(FRAME) for _ in range(5)] + [outgoing.end()]
+    converter = Converter(SpeechOrder(output=Output("pcm", rate)), 44_100)
+    parts = [converter.push(FRAME) for _ in range(5)] + [converter.end()]
     assert all(len(data) == 2 * samples for data, samples in parts)
     assert sum(samples for _, samples in parts) == -(-5 * 2048 * rate // 44_100)
 
 
 @pytest.mark.parametrize("rate", [16_000, 24_000, 44_100, 48_000])
-def test_rest_brings_what_an_end_would_and_begins_anew(rate: int) -> None:
+def test_the_tail_is_what_an_end_would_give_and_more_can_follow(rate: int) -> None:
     order = SpeechOrder(output=Output("pcm", rate))
-    alone = Outgoing(order, 44_100)
+    alone = Converter(order, 44_100)
     piece = alone.push(FRAME)[0] + alone.end()[0]
-    outgoing = Outgoing(order, 44_100)
+    converter = Converter(order, 44_100)
     for _ in range(3):
-        assert outgoing.push(FRAME)[0] + outgoing.rest()[0] == piece
-    assert outgoing.rest() == (b"", 0)
-    assert outgoing.end() == (b"", 0)
+        assert converter.push(FRAME)[0] + converter.flush_tail()[0] == piece
+    assert converter.flush_tail() == (b"", 0)
+    assert converter.end() == (b"", 0)
 
 
 def test_gain_is_clipped() -> None:
-    outgoing = Outgoing(SpeechOrder(output=Output("pcm_f32", 44_100), gain_db=20), 44_100)
-    made = np.frombuffer(outgoing.push(FRAME)[0], "<f4")
+    converter = Converter(SpeechOrder(output=Output("pcm_f32", 44_100), gain_db=20), 44_100)
+    made = np.frombuffer(converter.push(FRAME)[0], "<f4")
     assert abs(made).max() == 1
     np.testing.assert_allclose(made[1], 10 * FRAME[1], rtol=1e-6)
 
 
 def test_fade_ends_in_silence() -> None:
-    outgoing = Outgoing(SpeechOrder(output=Output("pcm_f32", 44_100)), 44_100)
-    made = np.frombuffer(outgoing.push(FRAME, fade=True)[0], "<f4")
+    converter = Converter(SpeechOrder(output=Output("pcm_f32", 44_100)), 44_100)
+    made = np.frombuffer(converter.push(FRAME, fade=True)[0], "<f4")
     assert not made[882:].any()
     assert abs(np.diff(made)).max() < 0.06
 
 
-def test_who_plays_while_reading_is_never_slow() -> None:
+def test_a_client_that_plays_while_reading_is_never_slow() -> None:
     clock = Clock()
     pace = Pace(2.0, clock)
     for _ in range(1000):

@@ -1,8 +1,7 @@
-"""The best of several takes: what it keeps busy, and what it leaves behind."""
+"""Best-of over HTTP and its takes: what they keep busy, and what they leave behind."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,36 +10,31 @@ from typing import Any
 
 import pytest
 
+from rt_drama3.engine.best_of import Takes
 from rt_drama3.engine.speech import SpeechRequest
-from rt_drama3.server.choosing import choose
 from tests.server.tools import serving
 from tests.small import WAIT, ending_drama, until
 
 
-def test_a_client_that_leaves_as_a_stream_opens_leaves_none_behind() -> None:
-    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+def test_a_cancel_while_a_stream_opens_ends_it_and_opens_no_other() -> None:
+    begun, go, ended = threading.Event(), threading.Event(), list[int]()
 
     def open_stream(request: SpeechRequest) -> Any:
         begun.set()
         assert go.wait(WAIT)
-        return SimpleNamespace(cancel=ended.set)
+        return SimpleNamespace(cancel=lambda: ended.append(1), result=lambda: None)
 
-    async def in_thread(work: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
-
-    async def leave() -> None:
-        engine: Any = SimpleNamespace(config=SimpleNamespace(max_streams=4), open=open_stream)
-        drama: Any = None
-        work = choose(drama, engine, SpeechRequest("Hi."), 2, in_thread, in_thread)
-        choosing = asyncio.create_task(work)
-        assert await asyncio.to_thread(begun.wait, WAIT)
-        choosing.cancel()
-        await asyncio.wait({choosing})
-        assert choosing.cancelled()
-        go.set()
-        assert await asyncio.to_thread(ended.wait, WAIT)
-
-    asyncio.run(leave())
+    engine: Any = SimpleNamespace(normalize_guidance=lambda request: request, open=open_stream)
+    takes = Takes(engine, SpeechRequest("Hi."), 3, concurrent=1)
+    thread = threading.Thread(target=takes.run)
+    thread.start()
+    assert begun.wait(WAIT)
+    takes.cancel()
+    go.set()
+    thread.join(WAIT)
+    assert not thread.is_alive()
+    assert set(ended) == {1}
+    assert len(takes._opened) == 1
 
 
 def test_others_speak_while_takes_are_decoded(

@@ -29,7 +29,7 @@ import h11
 from rt_drama3 import __version__
 from rt_drama3.protocol import Refused
 from rt_drama3.protocol.refusals import show
-from rt_drama3.server.addresses import is_public
+from rt_drama3.server.references.addresses import is_public
 
 log = logging.getLogger("rt_drama3.server")
 

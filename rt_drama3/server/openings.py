@@ -1,0 +1,229 @@
+"""Openings: from a client's order to a stream of the engine, with voices, clips and notices."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import unicodedata
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rt_drama3.engine.best_of import FinishedTake, Takes
+from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
+from rt_drama3.protocol import ModelFacts, Reference, Refused, SpeechOrder, as_speaker
+from rt_drama3.protocol.order import checked_audio
+from rt_drama3.scenes.best_of import duration_sanity, rank
+from rt_drama3.server.config import ServerConfig
+from rt_drama3.server.conversion import Converter
+from rt_drama3.server.references.clips import read_clips
+from rt_drama3.server.references.fetch import Fetcher
+from rt_drama3.server.references.voices import VoiceStore
+from rt_drama3.server.workers import Workers
+from rt_drama3.text.directions import Tokenizer, spoken_words
+
+if TYPE_CHECKING:
+    from rt_drama3.drama3 import Drama3
+    from rt_drama3.engine.engine import Engine
+
+FIXED_VOICE = "this model has one fixed voice: voices and references are accepted, not followed."
+NO_DIRECTIONS = "this model was not trained on directions: guidance is accepted without effect."
+UNREADABLE = "this model does not know the script of the text: most of its letters are left out."
+CHECKED_CHARACTERS = 60  # of a text; a normalizer may have thousands of rules
+LATIN = "\u024f"  # the last Latin letter
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded checkpoint and its warm engine."""
+
+    drama: Drama3
+    engine: Engine
+    facts: ModelFacts
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A stream ready to be consumed.
+
+    Attributes:
+        order: with the server's own notices.
+        converter: makes its bytes.
+        speech: None if there is nothing to speak.
+        voice: name of the voice that will speak.
+        request: the request to the engine, if there is something to speak.
+        take: the best of several takes, in place of ``speech``.
+    """
+
+    order: SpeechOrder
+    converter: Converter
+    speech: Speech | None
+    voice: str
+    request: SpeechRequest | None = None
+    take: FinishedTake | None = None
+
+    def cancel(self) -> None:
+        """Cancels the stream."""
+        if self.speech is not None:
+            self.speech.cancel()
+
+
+class Openings:
+    """Opens streams. Use it on one event loop.
+
+    Args:
+        config: settings.
+        voices: stored voices.
+        workers: threads of the server.
+        check_ready: returns the model or raises.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        voices: VoiceStore,
+        workers: Workers,
+        check_ready: Callable[[], Model],
+    ) -> None:
+        self._limits, self._voices, self._workers = config.limits, voices, workers
+        self._check_ready = check_ready
+        self.fetcher: Fetcher | None = None
+        if config.url_references:
+            ports = [int(port) for port in config.url_ports]
+            self.fetcher = Fetcher(config.url_seconds, ports, config.url_requests)
+
+    async def open(self, order: SpeechOrder) -> Opened:
+        """Opens a stream for an order.
+
+        Raises:
+            RtDrama3Error: it cannot be opened.
+        """
+        model = self._check_ready()
+        takes = await self.fetched(order.directing.previous_takes)
+        order = replace(
+            order,
+            references=await self.fetched(order.references),
+            directing=replace(order.directing, previous_takes=takes),
+        )
+        future = self._workers.submit(self._open, model, order)
+        try:
+            opened = await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            future.add_done_callback(_cancel)
+            raise
+        if opened.request is None or not order.best_of:
+            return opened
+        return replace(opened, take=await self._best_of(model, opened.request, order.best_of))
+
+    async def fetched(self, clips: tuple[Reference, ...]) -> tuple[Reference, ...]:
+        """Returns clips with their audio; those that are URLs are fetched.
+
+        Raises:
+            Refused: ``bad_reference``: one cannot be fetched, or fetching is disabled.
+        """
+        urls = [clip.url for clip in clips if clip.url]
+        if not urls:
+            return clips
+        if self.fetcher is None:
+            raise Refused(
+                "bad_reference",
+                "this server does not fetch clips from URLs; send the audio itself, or ask the "
+                "operator to enable url_references.",
+            )
+        most, together = self._limits.reference_bytes, self._limits.message_bytes
+        audio = iter(await self.fetcher.fetch(urls, most, together))
+        return tuple(
+            Reference(clip.text, checked_audio(next(audio), self._limits)) if clip.url else clip
+            for clip in clips
+        )
+
+    def _open(self, model: Model, order: SpeechOrder) -> Opened:
+        drama = model.drama
+        references, spoken_by = self._stored(order)
+        order = read_clips(order, drama, self._limits.reference_seconds)
+        references += [clip.source for clip in order.references]
+        notices = list(order.notices)
+        if drama.fixed_voice and (order.references or spoken_by):
+            notices.append(FIXED_VOICE)
+            references = []
+        if order.directing.guidance and not drama.prompts.reads_directions:
+            notices.append(NO_DIRECTIONS)
+            order = replace(order, directing=replace(order.directing, guidance=None))
+        if is_unreadable(order.text, drama.prompts.tokenizer):
+            notices.append(UNREADABLE)
+        order = replace(order, notices=tuple(notices))
+        speech = request = None
+        if not order.silent:
+            settings = dict(order.settings(model.facts))
+            request = SpeechRequest(references=references, **settings)
+            if not order.best_of:
+                speech = model.engine.open(request)
+        try:  # after opening: the engine starts meanwhile
+            converter = Converter(order, model.facts.sample_rate)
+        except BaseException:
+            if speech is not None:
+                speech.cancel()
+            raise
+        return Opened(order, converter, speech, ", ".join(spoken_by), request)
+
+    def _stored(self, order: SpeechOrder) -> tuple[list[tuple[str, Any]], list[str]]:
+        """The references of the stored voices of an order, and the voices' names."""
+        references: list[tuple[str, Any]] = []
+        names = []
+        for number, name in enumerate(order.voices):
+            voice = self._voices.get(name)
+            if voice is None:
+                if order.voice_optional:
+                    continue
+                raise Refused("unknown_voice", f"voice {name!r} is not stored here.")
+            names.append(name)
+            several = len(order.voices) > 1
+            references += [
+                (as_speaker(text, number) if several else text, codes)
+                for text, codes in voice.references
+            ]
+        return references, names
+
+    async def _best_of(self, model: Model, request: SpeechRequest, count: int) -> FinishedTake:
+        """Generates takes in half of the engine's slots, and returns the best."""
+        started = time.monotonic()
+        engine, drama = model.engine, model.drama
+        takes = Takes(engine, request, count, max(1, engine.config.max_streams // 2))
+        try:
+            summaries = await self._workers.wait(takes.run)
+        except asyncio.CancelledError:
+            takes.cancel()
+            raise
+
+        def best(summaries: list[SpeechSummary]) -> FinishedTake:
+            found = rank(map(drama.decode_take, summaries), duration_sanity).best
+            return FinishedTake(found, found.durations, started)
+
+        return await self._workers.encode(best, summaries)
+
+
+def _cancel(future: Future[Opened]) -> None:
+    """Cancels a stream that is no longer awaited."""
+    if not future.cancelled() and future.exception() is None:
+        future.result().cancel()
+
+
+def is_unreadable(text: str, tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer has no tokens for most letters of a text, and drops them.
+
+    Latin letters are not checked. Tokenizers that fall back to bytes, as those of large models do,
+    know every script.
+    """
+    normalizer = getattr(tokenizer, "normalizer", None)
+    shown = spoken_words(text[: 10 * CHECKED_CHARACTERS])[:CHECKED_CHARACTERS]
+    letters = _letters(shown)
+    if normalizer is None or 2 * sum(char > LATIN for char in letters) <= len(letters):
+        return False
+    return 2 * len(_letters(normalizer.normalize_str(shown))) < len(letters)
+
+
+def _letters(text: str) -> str:
+    """Letters and digits of every script; private-use characters may stand for some."""
+    found = ((char, unicodedata.category(char)) for char in text)
+    return "".join(char for char, kind in found if kind[0] in "LMN" or kind == "Co")

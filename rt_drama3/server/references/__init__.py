@@ -1,0 +1,1 @@
+"""Audio of voices and references: fetched, checked, decoded and stored."""
