@@ -1,4 +1,4 @@
-"""Budget: how many messages a client may send, and how many of them may be wrong."""
+"""Budget: rate limits for a client's messages and errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rt_drama3.protocol.limits import ProtocolLimits
 
 
 class Budget:
-    """What one connection has left.
+    """The budget of one connection.
 
     Args:
         limits: rates and counts.
@@ -23,7 +23,7 @@ class Budget:
         self._errors = 0
 
     def take_message(self) -> bool:
-        """Counts one message; false when there were too many."""
+        """Counts one message; false if there were too many."""
         now = self._clock()
         more = (now - self._filled) * self._limits.messages_per_second
         self._tokens = min(float(self._limits.message_burst), self._tokens + more)
@@ -34,10 +34,10 @@ class Budget:
         return True
 
     def take_error(self) -> bool:
-        """Counts one refused message; false when there were too many."""
+        """Counts one refused message; false if there were too many."""
         self._errors += 1
         return self._errors <= self._limits.errors
 
     def forgive(self) -> None:
-        """An accepted start: earlier errors no longer count."""
+        """Forgets earlier errors, after an accepted start."""
         self._errors = 0

@@ -1,4 +1,4 @@
-"""Audio of a reference as clients send it: bytes, base64, or a URL for the server to judge."""
+"""Audio of a reference as clients send it: bytes, base64, or a URL that the server may fetch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rt_drama3.protocol.order import Reference, checked_audio
 from rt_drama3.protocol.refusals import Refused, show
 
 LONGEST_URL = 2_048
-BASE64_PART = 1 << 16  # characters decoded at once; a multiple of 4
+BASE64_PART = 1 << 16  # characters decoded in one call; a multiple of 4
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]{0,15}://")
 _URL = re.compile(r"(?i:https?)://[!-~]+")
 _DATA_URL = re.compile(r"data:[\w/+.;=-]*;base64,")
@@ -26,7 +26,7 @@ def read_clip(
         entry: the reference.
         text: what is said in it.
         limits: for its size.
-        base64_too: whether text is taken for base64, as JSON has it.
+        base64_too: whether text is decoded as base64, for JSON.
 
     Raises:
         Refused: ``bad_reference``.
@@ -44,7 +44,7 @@ def read_clip(
 
 
 def checked_url(url: str, what: str = "the clip's URL") -> str:
-    """A URL of a clip, of a kind that some server might fetch; whether this one does, it decides.
+    """Checks the form of a clip's URL; the server decides whether it fetches it.
 
     Raises:
         Refused: ``bad_reference``.
@@ -52,14 +52,14 @@ def checked_url(url: str, what: str = "the clip's URL") -> str:
     if len(url) > LONGEST_URL or not _URL.fullmatch(url):
         raise Refused(
             "bad_reference",
-            f"{what} is {show(url)}; http:// or https:// and at most {LONGEST_URL} "
+            f"{what} is {show(url)}; http:// or https:// and {LONGEST_URL} or fewer "
             "printable ASCII characters are needed.",
         )
     return url
 
 
 def from_base64(audio: str | memoryview, what: str = "the audio of a reference") -> bytes:
-    """Base64, also as a data URL; part by part, so that other threads get their turn.
+    """Decodes base64 or a data URL, part by part, so that other threads get their turn.
 
     Args:
         audio: as ``wire.parse_json`` gives it.

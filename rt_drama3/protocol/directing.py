@@ -1,4 +1,4 @@
-"""How a voice is directed, as clients say it: guidance, steering, earlier takes, code grids."""
+"""Guidance, steering, earlier takes and code grids, as clients send them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rt_drama3.scenes.inputs import MAX_GUIDANCE
 from rt_drama3.scenes.takes import check_marks
 from rt_drama3.text.rules import SPEAKERS
 
-MOST_VECTORS = 16
-STRONGEST_STEERING = 100.0
+MAX_VECTORS = 16
+MAX_STEERING = 100.0
 _LONGEST_NAME = 64
 _LARGEST_CODE = (1 << 16) - 1
 
@@ -28,15 +28,15 @@ def read_directing(
 
     Args:
         fields: the request.
-        facts, limits: of the server.
-        base64_too: whether text is taken for base64, as JSON has it.
+        facts, limits: those of the server.
+        base64_too: whether text is decoded as base64, for JSON.
 
     Raises:
         Refused: ``bad_field``, ``bad_text`` or ``bad_reference``.
     """
     return Directing(
         guidance=fields.number("guidance", 0, MAX_GUIDANCE),
-        steering=tuple(_steering(entry) for entry in fields.maps("steering", MOST_VECTORS)),
+        steering=tuple(_steering(entry) for entry in fields.maps("steering", MAX_VECTORS)),
         previous_takes=tuple(
             _take(entry, f"previous_takes[{number}]", facts, limits, base64_too)
             for number, entry in enumerate(fields.maps("previous_takes", limits.references))
@@ -61,7 +61,7 @@ def read_reference(
     if entry.value("audio") is not None:
         raise Refused(
             "bad_reference",
-            f"{entry.path('audio')} and vq_codes came together; send one of them.",
+            f"{entry.path('audio')} and vq_codes were both sent; send one of them.",
         )
     return Reference(text, codes=read_grid(entry, "vq_codes", facts, limits, base64_too))
 
@@ -98,8 +98,8 @@ def read_grid(
     if seconds > limits.reference_seconds:
         raise Refused(
             "bad_reference",
-            f"{entry.path(name)} lasts {seconds:.1f} s; at most {limits.reference_seconds:g} s "
-            "may be.",
+            f"{entry.path(name)} lasts {seconds:.1f} s; the limit is "
+            f"{limits.reference_seconds:g} s.",
         )
     return codes
 
@@ -107,30 +107,28 @@ def read_grid(
 def _from_lists(value: list[object], name: str, books: int) -> npt.NDArray[np.int64]:
     rows = [row for row in value if isinstance(row, list) and row]
     if len(rows) != books or len(value) != books or len({len(row) for row in rows}) != 1:
-        raise Refused(
-            "bad_reference", f"{name} has no {books} lists of equally many codes, at least one."
-        )
+        raise Refused("bad_reference", f"{name} is not {books} lists of codes of the same length.")
     for row in rows:
         for code in row:
             if type(code) is not int or not 0 <= code <= _LARGEST_CODE:
-                raise Refused("bad_reference", f"{name} has a code {show(code)}, which none is.")
+                raise Refused("bad_reference", f"{name} has an invalid code {show(code)}.")
     return np.array(rows, dtype=np.int64)
 
 
 def _steering(entry: Fields) -> tuple[str, float]:
     name = entry.text("name", _LONGEST_NAME)
-    strength = entry.number("strength", -STRONGEST_STEERING, STRONGEST_STEERING)
+    strength = entry.number("strength", -MAX_STEERING, MAX_STEERING)
     if not name:
         raise entry.refuse("name", "the name of a steering vector is needed")
     if strength is None:
-        raise entry.refuse("strength", "a number is needed; 0 is off, 1 as it was measured")
+        raise entry.refuse("strength", "a number is needed; 0 is off, 1 is as measured")
     return name, strength
 
 
 def _take(
     entry: Fields, what: str, facts: ModelFacts, limits: ProtocolLimits, base64_too: bool
 ) -> Reference:
-    """An earlier take: an artefact, or ``text`` with codes, with audio, or alone."""
+    """An earlier take: an artefact, or ``text``, with codes or audio if there are any."""
     marks = {name: entry.value(name) for name in ("family", "schema")}
     try:
         check_marks(marks, what)

@@ -1,4 +1,4 @@
-"""Typed access to a client's map: every value checked, every complaint naming field and value."""
+"""Typed access to a client's map: every value is checked, every error names field and value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rt_drama3.protocol.refusals import Refused, show
 
-MOST_UNKNOWN = 20  # names that are shown
+MAX_UNKNOWN = 20  # names that are reported
 
 
 class Fields:
@@ -24,14 +24,14 @@ class Fields:
         self._known: set[str] = set()
 
     def value(self, name: str) -> object:
-        """The value as it came, None when it is not given."""
+        """The value as it was sent, None if it was not."""
         self._known.add(name)
         return self._values.get(name)
 
     def unknown(self) -> tuple[str, ...]:
-        """Names of fields that nobody asked for: a few of them, shortened for showing."""
+        """Names of fields that were not read: some of them, shortened."""
         names = [name for name in self._values if name not in self._known]
-        return tuple(show(name) for name in names[:MOST_UNKNOWN])
+        return tuple(show(name) for name in names[:MAX_UNKNOWN])
 
     def refuse(self, name: str, wanted: str, code: str = "bad_field") -> Refused:
         """An error about a field."""
@@ -39,7 +39,7 @@ class Fields:
         return Refused(code, f"{self.path(name)} is {found}; {wanted}.")
 
     def text(self, name: str, longest: int) -> str | None:
-        """A string of at most so many characters."""
+        """A string of ``longest`` characters or fewer."""
         value = self.value(name)
         if value is None:
             return None
@@ -48,7 +48,7 @@ class Fields:
         if isinstance(value, memoryview) or len(value) > longest:
             raise Refused(
                 "text_too_long",
-                f"{self.path(name)} has {len(value)} characters; at most {longest} may be.",
+                f"{self.path(name)} has {len(value)} characters; the limit is {longest}.",
             )
         return value
 
@@ -112,7 +112,7 @@ class Fields:
             raise self.refuse(name, "a list is needed")
         if len(value) > most:
             raise Refused(
-                "bad_field", f"{self.path(name)} has {len(value)} entries; at most {most} may be."
+                "bad_field", f"{self.path(name)} has {len(value)} entries; the limit is {most}."
             )
         return value
 

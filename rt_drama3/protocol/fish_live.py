@@ -188,7 +188,8 @@ class FishLiveSession(Session[FishUtterance]):
         """
         if len(self._stopped) > MAX_WAITING:
             raise Refused(
-                "backlog_full", f"{len(self._stopped)} utterances wait; at most {MAX_WAITING} may."
+                "backlog_full",
+                f"{len(self._stopped)} utterances wait to be spoken; the limit is {MAX_WAITING}.",
             )
         if not self._stopped:
             return
@@ -196,16 +197,16 @@ class FishLiveSession(Session[FishUtterance]):
         if characters > self._limits.pending_characters:
             raise Refused(
                 "backlog_full",
-                f"{characters} characters wait to be spoken; at most "
-                f"{self._limits.pending_characters} may.",
+                f"{characters} characters wait to be spoken; the limit is "
+                f"{self._limits.pending_characters} (pending_characters).",
             )
         orders = [order, *(one.order for one in self._stopped)]
         size = sum(len(clip.audio or b"") for one in orders for clip in one.references)
         if size > self._limits.message_bytes:
             raise Refused(
                 "backlog_full",
-                f"the clips of utterances that wait have {size} bytes; at most "
-                f"{self._limits.message_bytes} may be.",
+                f"the clips of waiting utterances are {size} bytes; the limit is "
+                f"{self._limits.message_bytes} (message_bytes).",
             )
 
     def _flush(self, fields: Fields) -> list[Event]:

@@ -1,7 +1,7 @@
 """Fish Audio's TTSRequest, as its SDKs, LiveKit, Pipecat and HTTP clients fill it in.
 
-docs/protocol.md has the table of its fields: what is honoured, mapped or ignored. Fields that are
-not named here are ignored, since clients send many.
+docs/protocol.md has the table of its fields: which are used, mapped or ignored. Fields that are not
+named here are ignored, since clients send many.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import Output, negotiate
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import (
-    MOST_DECIBELS,
+    MAX_DECIBELS,
     Reference,
     Sampling,
     SpeechOrder,
@@ -28,8 +28,8 @@ from rt_drama3.protocol.refusals import Refused, clean
 FORMATS = ("mp3", "wav", "pcm", "opus", "flac", "aac")
 DEFAULT_FORMAT = "mp3"
 DEFAULT_RATE = 44_100
-SDK_SAMPLING = 0.7  # what SDKs send for temperature and top_p when nobody set them
-SPEEDS = (0.25, 4.0)  # that any client may name
+SDK_SAMPLING = 0.7  # what SDKs send for temperature and top_p by default
+SPEEDS = (0.25, 4.0)  # range that clients may send
 _LEAST_TOP_P = 1e-3
 _CLOUD_ID = re.compile(r"[0-9a-f]{32}")
 _LONGEST_MODEL = 64
@@ -42,8 +42,8 @@ def read_request(
 
     Args:
         fields: the request.
-        text, final: of the order; the request's own text was taken out and checked already.
-        facts, limits: of the server.
+        text, final: those of the order; the request's own text was checked already.
+        facts, limits: those of the server.
         model: the ``model`` header.
 
     Raises:
@@ -65,7 +65,7 @@ def read_request(
         directing=read_directing(fields, facts, limits, base64_too=True),
         output=_output(fields, facts),
         quality="high" if fields.value("latency") == "normal" else "low_latency",
-        gain_db=prosody.number("volume", -MOST_DECIBELS, MOST_DECIBELS) or 0.0,
+        gain_db=prosody.number("volume", -MAX_DECIBELS, MAX_DECIBELS) or 0.0,
         sampling=_sampling(fields),
         model=clean(model)[:_LONGEST_MODEL],
         notices=notices,
@@ -73,7 +73,7 @@ def read_request(
 
 
 def speed_notices(speed: float | None) -> tuple[str, ...]:
-    """What to tell a client that wants another pace: the model has none to set."""
+    """The notice for a client that sets a speed, which the model does not support."""
     if speed is None or speed == 1:
         return ()
     return (f"speed {speed:g} is ignored: the model speaks at its own pace.",)
@@ -92,7 +92,7 @@ def _voices(fields: Fields, limits: ProtocolLimits) -> tuple[str, ...]:
 def _references(
     fields: Fields, facts: ModelFacts, limits: ProtocolLimits
 ) -> tuple[list[tuple[int, Reference]], int]:
-    """Clips, each with its speaker's number, and how many speakers there are.
+    """Clips, each with its speaker's number, and the number of speakers.
 
     One list of clips is one speaker; a list of lists has one list for each speaker.
     """
@@ -107,7 +107,7 @@ def _references(
             found.append((speaker, voice))
             if len(found) > limits.references:
                 raise Refused(
-                    "bad_field", f"references has more than {limits.references} clips in all."
+                    "bad_field", f"references has more than {limits.references} clips in total."
                 )
     return found, len(groups)
 
@@ -129,9 +129,9 @@ def _bits(bitrate: int | None) -> int | None:
 
 
 def _sampling(fields: Fields) -> Sampling:
-    """Temperature and top_p, unless they are the pair that SDKs send on their own.
+    """Temperature and top_p, unless they are the pair that SDKs send by default.
 
-    That pair suits other models; this one wants its checkpoint's defaults.
+    That pair suits other models; this one uses its checkpoint's defaults.
     """
     temperature = fields.number("temperature", 0, 10)
     top_p = fields.number("top_p", 0, 1)

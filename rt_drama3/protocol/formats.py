@@ -1,4 +1,4 @@
-"""Audio formats as clients name them: rates, bit rates, content types; audio cut into messages."""
+"""Audio formats as clients name them: rates, bit rates, content types; and splitting audio."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Format:
 
     Attributes:
         content_type: without parameters.
-        sample_bytes: of a sample; 0 where the audio is encoded.
-        rates: that may be asked for, Hz.
+        sample_bytes: bytes of a sample; 0 if the audio is encoded.
+        rates: supported sample rates, Hz.
         default_rate: None is the model's own.
-        has_bitrate: whether there is one to choose.
+        has_bitrate: whether a bit rate can be chosen.
     """
 
     content_type: str
@@ -47,7 +47,7 @@ FORMATS: dict[str, Format] = {
 
 @dataclass(frozen=True)
 class Output:
-    """How the audio leaves: what was asked for, every default filled in.
+    """The format of the audio that is sent, with all defaults filled in.
 
     Attributes:
         format: one of ``FORMATS``.
@@ -65,7 +65,7 @@ class Output:
         return FORMATS[self.format]
 
     def content_type(self) -> str:
-        """For the response's header; raw PCM tells its rate in it."""
+        """For the response's header; that of raw PCM includes its rate."""
         kind = self.kind.content_type
         if self.format.startswith("pcm"):
             return f"{kind}; rate={self.sample_rate}; channels=1"
@@ -75,14 +75,14 @@ class Output:
 def negotiate(
     name: str, rate: int | None, bitrate: int | None, facts: ModelFacts, default_rate: int = 0
 ) -> Output:
-    """Settles an output.
+    """Negotiates an output.
 
     Args:
         name: one of ``FORMATS``.
-        rate: asked for, Hz; None takes a default.
-        bitrate: asked for, bits per second; the nearest that the format has is taken.
+        rate: requested, Hz; None takes a default.
+        bitrate: requested, bits per second; the nearest that the format has is used.
         facts: the model's own rate is the default of most formats.
-        default_rate: of the client's dialect, for formats that have none of their own.
+        default_rate: that of the client's dialect, for formats without one of their own.
 
     Raises:
         Refused: ``unsupported_format``.
@@ -101,17 +101,17 @@ def negotiate(
     return Output(name, rate, _nearest_bitrate(name, rate, bitrate))
 
 
-def _nearest_bitrate(name: str, rate: int, asked: int) -> int:
-    """The bit rate that the format has at this sample rate, nearest to the one asked for.
+def _nearest_bitrate(name: str, rate: int, requested: int) -> int:
+    """The nearest bit rate that the format has at this sample rate.
 
-    Clients send theirs without looking at the sample rate, so none is refused.
+    Clients choose theirs regardless of the sample rate, so none is refused.
     """
     if name == "mp3":  # the tables of ISO/IEC 11172-3 and 13818-3; encoders stop at 64 at the end
         table = _MP3_KILOBITS if rate >= 32_000 else _MP3_LOW_KILOBITS
         choices = [1_000 * kbit for kbit in table if rate >= 16_000 or kbit <= 64]
-        return min(choices, key=lambda choice: abs(choice - asked))
+        return min(choices, key=lambda choice: abs(choice - requested))
     low, high = (6_000, 256_000) if name == "opus" else (8_000, 6 * rate)
-    return min(max(asked, low), high)
+    return min(max(requested, low), high)
 
 
 def read_output(fields: Fields, facts: ModelFacts, default: str) -> Output:
@@ -126,15 +126,15 @@ def read_output(fields: Fields, facts: ModelFacts, default: str) -> Output:
 
 
 def split_audio(audio: bytes, limit: int, sample_bytes: int = 2) -> Iterator[bytes]:
-    """Cuts audio into pieces for messages, never through a sample.
+    """Splits audio into parts for messages, never within a sample.
 
     Args:
         audio: PCM, possibly behind a header of whole samples' size, or encoded audio.
-        limit: bytes of a piece.
+        limit: bytes of a part.
         sample_bytes: 2 for 16-bit PCM, 4 for float32, 0 for encoded audio (cut anywhere).
 
     Yields:
-        Pieces that give ``audio`` again when joined; none for empty audio.
+        Parts that join to ``audio``; none for empty audio.
 
     Raises:
         RequestError: the limit holds no sample, or the PCM is not whole samples.
@@ -145,7 +145,7 @@ def split_audio(audio: bytes, limit: int, sample_bytes: int = 2) -> Iterator[byt
         raise RequestError(f"{limit} bytes cannot hold a sample of {unit} bytes; raise the limit.")
     if len(audio) % unit:
         raise RequestError(
-            f"{len(audio)} bytes of PCM are not whole samples of {unit} bytes; a sample was cut."
+            f"{len(audio)} bytes of PCM are not whole samples of {unit} bytes; a sample was split."
         )
     for start in range(0, len(audio), step):
         yield audio[start : start + step]

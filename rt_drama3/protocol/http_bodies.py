@@ -1,8 +1,8 @@
 """HTTP: request bodies of Fish's and OpenAI's speech routes, error bodies, headers and SSE events.
 
-Every parser takes bytes and returns an order, or raises ``Refused``; the error bodies turn that
-into the shape of each API. A body of megabytes (references as base64) takes tens of milliseconds:
-parse it beside the event loop.
+Every parser takes bytes and returns an order, or raises ``Refused``; error bodies have the shape of
+their API. A body of megabytes (references as base64) takes tens of milliseconds: parse it in a
+thread.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rt_drama3.protocol.wire import parse_json, unpack
 from rt_drama3.scenes.takes import FAMILY, SCHEMA
 
 OPENAI_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
-OPENAI_RATE = 24_000  # raw PCM has this rate to every client; wav follows it
-# Names that OpenAI's clients send on their own, whatever voices a server has.
+OPENAI_RATE = 24_000  # every client assumes this rate for raw PCM; wav follows it
+# Names that OpenAI's clients send by default, whatever voices a server has.
 OPENAI_VOICES = frozenset(
     ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer")
 ) | {"verse", "marin", "cedar"}
-JSON_TYPES = ("application/json", "")  # clients that name none send JSON
+JSON_TYPES = ("application/json", "")  # clients that send none send JSON
 MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
-MOST_TAKES = 32  # to choose the best of
-RETRY_SECONDS = 1  # what a client is told to wait
+MAX_TAKES = 32  # to choose the best from
+RETRY_SECONDS = 1
 
 
 def parse_fish_tts(
@@ -45,7 +45,7 @@ def parse_fish_tts(
     Args:
         body: TTSRequest.
         content_type: application/json or application/msgpack, with or without parameters.
-        facts, limits: of the server.
+        facts, limits: those of the server.
         model: the ``model`` header.
 
     Raises:
@@ -64,7 +64,7 @@ def parse_openai_speech(
 
     Beyond OpenAI's own fields, ``sample_rate``, ``bitrate``, ``seed``, ``temperature``,
     ``top_p``, ``references``, ``guidance``, ``steering``, ``previous_takes``, ``best_of`` and
-    ``take`` are taken, and ``input`` may be longer than 4096 characters.
+    ``take`` are accepted, and ``input`` may be longer than 4096 characters.
 
     Raises:
         Refused: the body cannot be served.
@@ -117,10 +117,10 @@ def read_map(
     """A body that is a map, in JSON or MessagePack.
 
     Args:
-        body: as it came.
-        content_type: with or without parameters; none is taken for JSON's.
-        limits: of the server.
-        remedy: for who sends another type, where the route takes more than maps.
+        body: as it was received.
+        content_type: with or without parameters; none counts as JSON.
+        limits: those of the server.
+        remedy: a hint for other types, if the route takes more than maps.
 
     Raises:
         Refused: ``unsupported_media_type``, or what ``parse_json`` raises.
@@ -142,8 +142,8 @@ def media_type(content_type: str) -> str:
 
 
 def _best_of(fields: Fields) -> int:
-    """``best_of``: takes to choose from; 0 where there is nothing to choose."""
-    count = fields.integer("best_of", 1, MOST_TAKES)
+    """``best_of``: takes to choose from; 0 if there is no choice."""
+    count = fields.integer("best_of", 1, MAX_TAKES)
     return count if count is not None and count > 1 else 0
 
 
@@ -173,7 +173,7 @@ def openai_error(error: RtDrama3Error, request_id: str = "") -> tuple[int, dict[
     kind = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}.get(
         status, "server_error" if status >= 500 else "invalid_request_error"
     )
-    # Its clients show the message alone.
+    # Its clients show only the message.
     message = f"{refused.message} {refused.remedy}".strip()
     body = {"message": message, "type": kind, "param": None}
     return status, {"error": {**body, **_details(refused, request_id)}}
@@ -215,7 +215,7 @@ def sse_done(input_tokens: int, output_tokens: int, take: Mapping[str, Any] | No
     Args:
         input_tokens: of the text.
         output_tokens: frames of audio.
-        take: of a client that asked for it.
+        take: for a client that asked for it.
     """
     usage = {
         "input_tokens": input_tokens,
@@ -227,7 +227,7 @@ def sse_done(input_tokens: int, output_tokens: int, take: Mapping[str, Any] | No
 
 
 def take_of(outcome: Outcome) -> dict[str, Any] | None:
-    """A finished take as an artefact in JSON; None where nothing was spoken."""
+    """A finished take as an artefact in JSON; None if nothing was spoken."""
     codes = outcome.codes
     if codes is None or not codes.shape[1]:
         return None
@@ -236,7 +236,7 @@ def take_of(outcome: Outcome) -> dict[str, Any] | None:
 
 
 def sse_error(error: RtDrama3Error, request_id: str = "") -> bytes:
-    """An error behind the first event, when the status can no longer tell it."""
+    """An error after the first event, when the status has been sent already."""
     return _sse({"type": "error", **openai_error(error, request_id)[1]})
 
 

@@ -12,11 +12,11 @@ LARGEST_AUDIO = 65_536
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What clients are told of the model behind the server.
+    """What clients learn about the model behind the server.
 
     Attributes:
-        name: of the checkpoint.
-        sample_rate: of its codec, Hz.
+        name: the checkpoint's name.
+        sample_rate: the codec's, Hz.
         frame_samples: samples of one frame at that rate.
         num_codebooks: codes of one frame.
     """
@@ -34,7 +34,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class ProtocolLimits:
-    """Everything that a client may not exceed; the server may be configured otherwise.
+    """The limits for clients; configurable.
 
     Attributes:
         message_bytes: of one incoming message or HTTP body; references ride in it. The WebSocket
@@ -51,12 +51,12 @@ class ProtocolLimits:
         max_seconds: the longest utterance that a client may ask for by ``max_seconds``.
         audio_bytes: of audio in one outgoing message, which stays below 64 KiB as a whole.
         messages_per_second: what a connection may send for long.
-        message_burst: what it may send at once.
+        message_burst: what it may send in one burst.
         errors: refused messages between two accepted starts, before the connection is ended.
         late_messages: text for an utterance that ended, dropped without an error.
         idle_seconds: without a message of the client and without audio for it, also where an
-            utterance is open, before the server may close. It is only announced here; whoever owns
-            the socket keeps the time.
+            utterance is open, before the server may close. It is only announced here; the owner of
+            the socket enforces it.
     """
 
     message_bytes: int = 16 << 20
@@ -77,7 +77,7 @@ class ProtocolLimits:
     idle_seconds: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuses numbers that no client could keep."""
+        """Refuses limits that no client could respect."""
         for field in fields(self):
             value = getattr(self, field.name)
             if not value > 0:

@@ -24,7 +24,7 @@ from rt_drama3.protocol.native_messages import (
     pong_message,
 )
 from rt_drama3.protocol.order import (
-    MOST_DECIBELS,
+    MAX_DECIBELS,
     Reference,
     SpeechOrder,
     checked_text,
@@ -177,7 +177,7 @@ class NativeSession(Session[NativeUtterance]):
             directing=read_directing(fields, self._facts, self._limits, base64_too=False),
             output=read_output(fields, self._facts, "pcm"),
             quality=fields.choice("quality", QUALITIES) or QUALITIES[0],
-            gain_db=fields.number("gain_db", -MOST_DECIBELS, MOST_DECIBELS) or 0.0,
+            gain_db=fields.number("gain_db", -MAX_DECIBELS, MAX_DECIBELS) or 0.0,
             sampling=read_sampling(fields),
             max_seconds=fields.number("max_seconds", 0, self._limits.max_seconds, above=True),
             timings=fields.flag("timings"),

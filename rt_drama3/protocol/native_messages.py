@@ -73,8 +73,8 @@ def pong_message(ping: Fields, now: float) -> dict[str, Any]:
         if len(data) > LONGEST_PING:
             raise Refused(
                 "bad_field",
-                f"data has {len(data)} characters; at most {LONGEST_PING} may be, or a whole "
-                "number in their place.",
+                f"data has {len(data)} characters; the limit is {LONGEST_PING}. A whole number "
+                "is accepted, too.",
             )
     elif data is not None:
         data = ping.integer("data", 0, (1 << 63) - 1)

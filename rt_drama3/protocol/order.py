@@ -1,4 +1,4 @@
-"""SpeechOrder: what a client wants spoken, whichever dialect it asked in, checked and complete."""
+"""SpeechOrder: what a client wants spoken, in any dialect, checked and complete."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rt_drama3.protocol.refusals import Refused
 from rt_drama3.scenes.takes import PreviousTake
 from rt_drama3.text.rules import check_text, has_speech
 
-# A voice is looked up by its name; no name can be mistaken for a path.
+# A voice is looked up by its name, which cannot be mistaken for a path.
 _VOICE = re.compile(r"[^\W_][\w .:@+-]{0,127}")
 _SPEAKER_TAG = re.compile(r"\s*<\|speaker:")
 LARGEST_SEED = 2**64 - 1
-MOST_DECIBELS = 20.0
+MAX_DECIBELS = 20.0
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Reference:
         text: what is said in it.
         audio: an audio file in memory; None where there are codes or a URL.
         codes: int64 ``[num_codebooks, frames]``, not yet checked against the codebooks' sizes.
-        url: where the audio is; a server that fetches it puts ``audio`` in its place.
-        samples: what was read of the audio, float32 ``[samples]``, and their rate in Hz; a server
-            that reads it puts them in the place of ``audio``.
+        url: where the audio is; a server that fetches it replaces it by ``audio``.
+        samples: the decoded audio, float32 ``[samples]``, and its rate in Hz; a server that decodes
+            it replaces ``audio`` by them.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Reference:
 
     @property
     def source(self) -> tuple[str, Any]:
-        """As the engine's requests want it: the text, and audio or codes."""
+        """For the engine's request: the text, and audio or codes."""
         return self.text, self.codes if self.sound is None else self.sound
 
 
@@ -69,12 +69,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Directing:
-    """How the voice is directed; the names are those of the engine's request.
+    """Guidance, steering and earlier takes; the names are those of the engine's request.
 
     Attributes:
         guidance: strength; None and 0 are off.
         steering: (name, strength) pairs.
-        previous_takes: earlier takes, with codes, with audio, or text alone.
+        previous_takes: earlier takes, with codes, with audio, or only text.
     """
 
     guidance: float | None = None
@@ -93,25 +93,25 @@ class SpeechOrder:
 
     Attributes:
         text: what is known of the text.
-        final: whether that is all of it; otherwise more comes in events.
+        final: whether that is all of it; otherwise more follows in events.
         voices: names of stored voices; voice n speaks as speaker n.
-        voice_optional: clients send this name without being asked (a stock voice of OpenAI, an id
-            of Fish's cloud): where no such voice is stored, the default voice speaks.
-        references: clips to follow, beside or instead of voices.
+        voice_optional: clients send this name by default (a stock voice of OpenAI, an id of Fish's
+            cloud): if no such voice is stored, the default voice speaks.
+        references: clips to follow, in addition to voices.
         history: earlier turns, with codes.
-        directing: what directs the voice.
-        best_of: makes so many takes and keeps the best; 0 speaks at once (HTTP).
+        directing: guidance, steering and earlier takes.
+        best_of: number of takes to choose the best from; 0 speaks immediately (HTTP).
         output: format, rate and bit rate.
         quality: of the resampler, "low_latency" or "high".
         gain_db: louder or softer.
         sampling: how to draw.
-        max_seconds: ends the speech after so much audio; None leaves it to the engine.
+        max_seconds: limit of the audio's duration; None leaves it to the engine.
         timings: wants time stamps with the audio.
         take: wants the codes at the end.
         sse: wants server-sent events (OpenAI).
-        model: name that the client gave, for logs.
+        model: the name that the client sent, for logs.
         instructions: how to speak, in words.
-        notices: what was ignored, in words for the client's developer.
+        notices: what was ignored, for the client's developer.
     """
 
     text: str = ""
@@ -135,8 +135,8 @@ class SpeechOrder:
     notices: tuple[str, ...] = ()
 
     @property
-    def silent(self) -> bool:
-        """All of the text is known and nothing in it can be spoken: answer without audio."""
+    def speechless(self) -> bool:
+        """The text is complete and has nothing to speak: answer without audio."""
         return self.final and not has_speech(self.text)
 
     def max_frames(self, facts: ModelFacts) -> int | None:
@@ -146,7 +146,7 @@ class SpeechOrder:
         return max(1, round(self.max_seconds / facts.frame_seconds))
 
     def settings(self, facts: ModelFacts) -> Mapping[str, Any]:
-        """Keywords of the engine's ``SpeechRequest``, but for the references."""
+        """Keywords of the engine's ``SpeechRequest``, except the references."""
         return {
             "text": self.text,
             "final": self.final,
@@ -199,7 +199,7 @@ def checked_voice(fields: Fields, name: str, value: object) -> str:
 
 
 def transcript(fields: Fields, limits: ProtocolLimits) -> str:
-    """The ``text`` that belongs to a clip or to codes.
+    """The transcript (``text``) of a clip or of codes.
 
     Raises:
         Refused: ``bad_reference``: it is missing or cannot be used.
@@ -240,7 +240,7 @@ def read_codes(fields: Fields, text: str, facts: ModelFacts, limits: ProtocolLim
 def checked_audio(
     data: bytes, limits: ProtocolLimits, what: str = "the audio of a reference"
 ) -> bytes:
-    """A clip's bytes, within bounds; whether they are audio is found when they are decoded.
+    """Checks the size of a clip; whether it is audio is found when it is decoded.
 
     Args:
         data: an audio file.
@@ -255,13 +255,14 @@ def checked_audio(
     if len(data) > limits.reference_bytes:
         raise Refused(
             "bad_reference",
-            f"{what} has {len(data)} bytes; at most {limits.reference_bytes} may be.",
+            f"{what} is {len(data)} bytes; the limit is {limits.reference_bytes} "
+            "(reference_bytes).",
         )
     return data
 
 
 def checked_text(text: str, what: str = "text", code: str = "bad_text") -> str:
-    """The text, unless the prompt cannot carry it.
+    """Checks text that becomes part of the prompt.
 
     Raises:
         Refused: with ``code``.
@@ -274,7 +275,7 @@ def checked_text(text: str, what: str = "text", code: str = "bad_text") -> str:
 
 
 def whole_text(text: str | None) -> str:
-    """The text of a request that brings all of it at once.
+    """Checks the text of a request, which must be complete.
 
     Raises:
         Refused: ``bad_text``: missing, empty, or not speakable.
@@ -285,5 +286,5 @@ def whole_text(text: str | None) -> str:
 
 
 def as_speaker(text: str, speaker: int) -> str:
-    """A transcript as that speaker's, unless it names its speaker itself."""
+    """Adds a speaker tag to a transcript that has none."""
     return text if _SPEAKER_TAG.match(text) else f"<|speaker:{speaker}|> {text}"

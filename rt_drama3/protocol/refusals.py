@@ -1,8 +1,7 @@
-"""Every error that a client can meet: its code, whether to retry, what to do, and its numbers.
+"""Every error that a client can get: its code, whether to retry, a hint, and its status codes.
 
-``KINDS`` is the whole list; the tables in docs/protocol.md are checked against it. Inside the
-package a bad input raises ``Refused``; the sessions answer with it, and what parses HTTP bodies
-lets it out.
+``KINDS`` is the complete list; the tables in docs/protocol.md are checked against it. Inside the
+package bad input raises ``Refused``; sessions answer with it, and parsers of HTTP bodies raise it.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from dataclasses import dataclass
 
 from rt_drama3.errors import DeviceError, Overloaded, RequestError, RtDrama3Error
 
-LONGEST_SHOWN = 60
-LONGEST_MESSAGE = 500
+SHOWN_CHARACTERS = 60
+MESSAGE_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of an error by its code alone.
+    """The properties of an error code.
 
     Attributes:
-        remedy: what the client can do about it.
+        remedy: a hint at what the client can do.
         retriable: whether the same request may succeed later or elsewhere.
         http: status code.
-        close: WebSocket close code, where the error ends the connection.
+        close: WebSocket close code if the error ends the connection.
     """
 
     remedy: str
@@ -37,34 +36,34 @@ KINDS: dict[str, Kind] = {
     "too_large": Kind("Send less in one message; shorten reference clips.", http=413, close=1009),
     "too_complex": Kind("Send flat messages: no deep nesting, no lists of thousands of values."),
     "unknown_type": Kind("Send one of the message types of this protocol version."),
-    "unsupported_version": Kind("Speak a version that the server supports."),
+    "unsupported_version": Kind("Use a version that the server supports."),
     "unsupported_media_type": Kind("Send application/json or application/msgpack.", http=415),
     "bad_field": Kind("Correct the field."),
-    "unsupported_format": Kind("Ask for a format and sample rate that the server supports."),
-    "out_of_order": Kind("Send start, then text, then finish; the next start begins anew."),
+    "unsupported_format": Kind("Request a format and sample rate that the server supports."),
+    "out_of_order": Kind("Send start, then text, then finish; then the next start."),
     "bad_text": Kind("Remove what cannot be spoken and send the text again."),
-    "text_too_long": Kind("Send less text at once.", http=413),
-    "backlog_full": Kind("Send more text when some of it was spoken.", True, http=429),
+    "text_too_long": Kind("Send less text in one message.", http=413),
+    "backlog_full": Kind("Wait until some of the text was spoken, then send more.", True, http=429),
     "bad_reference": Kind("Send a clip of speech as a common audio file, with its transcript."),
-    "bad_request": Kind("Correct the request as the message says."),
+    "bad_request": Kind("Correct the request as described in the message."),
     "unknown_voice": Kind("Name a voice that the server lists under /v1/voices.", http=404),
     "too_many_messages": Kind(
-        "Send larger pieces of text, less often.", retriable=True, http=429, close=4429
+        "Send larger parts of the text, less often.", retriable=True, http=429, close=4429
     ),
     "too_many_errors": Kind("Fix the client, then connect again.", http=429, close=4429),
-    "no_such_route": Kind("GET /openapi.json names every route.", http=404),
+    "no_such_route": Kind("GET /openapi.json lists every route.", http=404),
     "unauthorized": Kind("Send a valid key: Authorization: Bearer <key>.", http=401, close=4401),
     "forbidden": Kind(
         "Connect from an allowed origin, or by the IP address.", http=403, close=4403
     ),
     "idle": Kind("Connect again when there is something to say.", True, http=408, close=4408),
     "slow_client": Kind("Read audio as fast as it is played.", True, http=408, close=4409),
-    "overloaded": Kind("Try again in a moment, or elsewhere.", True, http=429, close=1013),
+    "overloaded": Kind("Try again in a moment, or on another server.", True, http=429, close=1013),
     "not_ready": Kind("Wait until /ready answers 200.", True, http=503, close=1013),
-    "shutting_down": Kind("Connect again, or elsewhere.", True, http=503, close=1001),
-    "engine_failed": Kind("Try again; tell the operator.", True, http=503, close=1011),
-    "stopped": Kind("Speak again when the operator wants it.", http=409, close=1001),
-    "internal": Kind("Tell the operator, with the request id.", http=500, close=1011),
+    "shutting_down": Kind("Connect again, or to another server.", True, http=503, close=1001),
+    "engine_failed": Kind("Try again; notify the operator.", True, http=503, close=1011),
+    "stopped": Kind("Speak again when the operator allows it.", http=409, close=1001),
+    "internal": Kind("Report it to the operator, with the request id.", http=500, close=1011),
 }
 
 
@@ -73,8 +72,8 @@ class Refused(RequestError):  # noqa: N818 - the name is the condition
 
     Attributes:
         code: one of ``KINDS``.
-        message: what was wrong, with the value.
-        remedy: what to do about it: that of the code, where nothing more fitting was given.
+        message: what is wrong, with the value.
+        remedy: a hint; that of the code, unless a more specific one was given.
     """
 
     def __init__(self, code: str, message: str, remedy: str = "") -> None:
@@ -84,12 +83,12 @@ class Refused(RequestError):  # noqa: N818 - the name is the condition
         self.remedy = remedy or KINDS[code].remedy
 
     def advising(self, **remedies: str) -> Refused:
-        """The same error, with another remedy where one is given for its code."""
+        """Returns the same error, with another remedy if one is given for its code."""
         return Refused(self.code, self.message, remedies.get(self.code, self.remedy))
 
     @property
     def kind(self) -> Kind:
-        """What is known of the code."""
+        """The properties of the code."""
         return KINDS[self.code]
 
 
@@ -103,15 +102,15 @@ def as_refused(error: RtDrama3Error) -> Refused:
         return Refused("bad_request", str(error))
     if isinstance(error, DeviceError):
         return Refused("engine_failed", str(error))
-    # What it says is for the operator's eyes: it may name files and settings.
-    return Refused("internal", "the server failed at this request.")
+    # Its text is for the operator only: it may name files and settings.
+    return Refused("internal", "the server failed to serve this request.")
 
 
 def show(value: object) -> str:
     """A client's value for a message: short whatever its size, printable, valid UTF-8."""
     if isinstance(value, str | bytes):
-        text = repr(value[:LONGEST_SHOWN])
-        return f"{text}..." if len(value) > LONGEST_SHOWN else text
+        text = repr(value[:SHOWN_CHARACTERS])
+        return f"{text}..." if len(value) > SHOWN_CHARACTERS else text
     if isinstance(value, int) and abs(value) >= 1 << 64:
         return "a huge number"
     if isinstance(value, bool | int | float) or value is None:
@@ -125,4 +124,4 @@ def clean(message: str) -> str:
     """A message that every encoder takes and no log line breaks on, of bounded length."""
     whole = message.encode("utf-8", "replace").decode()
     line = "".join(char if char.isprintable() else " " for char in whole)
-    return line if len(line) <= LONGEST_MESSAGE else line[: LONGEST_MESSAGE - 3] + "..."
+    return line if len(line) <= MESSAGE_CHARACTERS else line[: MESSAGE_CHARACTERS - 3] + "..."

@@ -1,8 +1,8 @@
-"""Bytes to maps and back: MessagePack and JSON, safe to feed with anything.
+"""Bytes to maps and back: MessagePack and JSON, safe for any input.
 
-Both decoders allocate by what a message claims and holds, and a few bytes can claim or hold a lot
-(an array of 2^32 - 1 values, a million empty maps). So every MessagePack message is first walked
-over without allocating anything, which bounds the number of values and their nesting.
+Both decoders allocate what a message claims and holds, and a few bytes can claim or hold a lot (an
+array of 2^32 - 1 values, a million empty maps). So every MessagePack message is first scanned
+without allocating anything, which bounds the number of values and their nesting.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _SHAPES: dict[int, tuple[int, int, int, int]] = {
     0xDE: (2, 0, 2, 0), 0xDF: (4, 0, 2, 0),  # map
 }  # fmt: skip
 _BIN32, _STR32 = 0xC6, 0xDB
-# What JSON needs beside text: the same bound as ``items``, without a walk in Python.
+# What JSON needs besides text: the same bound as ``items``, without a walk in Python.
 _JSON_MARKS = (b"[", b"{", b",")
-# Copying or decoding megabytes in one call holds the interpreter for as long as it takes, and so
-# stops every stream, be it in a thread. So what is long is handled in parts of this many bytes;
-# joining them lets others run. Of JSON, long strings without escapes (clips in base64) are taken
-# out before it is decoded and put back after it.
+# Copying or decoding megabytes in one call holds the interpreter lock, and so stops every stream,
+# even from a thread. So long values are handled in parts of this size; joining them lets others
+# run. Long JSON strings without escapes (clips in base64) are taken out before decoding and put
+# back afterwards.
 LONG = 1 << 16
 _ESCAPED = re.compile(rb"[\x00-\x1f\\]")
-_MOST_PLAIN = 12  # bytes that a character of text may have, as two escapes
+_MAX_PLAIN = 12  # bytes that a character of text may have, as two escapes
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
@@ -51,7 +51,7 @@ def pack(message: Mapping[str, Any]) -> bytes:
 def unpack(data: bytes | bytearray | memoryview | str, limits: ProtocolLimits) -> dict[str, Any]:
     """One incoming MessagePack message.
 
-    A string that is too long to be text is a memoryview of its bytes, as in ``parse_json``.
+    A string that is too long to be text becomes a memoryview, as in ``parse_json``.
 
     Args:
         data: payload of a WebSocket message (str for a text message) or an HTTP body.
@@ -80,7 +80,7 @@ def unpack(data: bytes | bytearray | memoryview | str, limits: ProtocolLimits) -
 def parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) -> dict[str, Any]:
     """A JSON body that must be an object.
 
-    A string that is too long to be text is a memoryview of its bytes; base64 is read from it.
+    A string that is too long to be text becomes a memoryview of its bytes, to read base64 from.
 
     Raises:
         Refused: ``too_large``, ``too_complex`` or ``bad_message``.
@@ -96,8 +96,8 @@ def _parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) ->
     data, long = bytes(body), dict[str, memoryview]()
     if len(data) > LONG:
         data, long = _take_long_strings(data, limits)
-    if len(data) > _MOST_PLAIN * limits.pending_characters + LONG:
-        raise Refused("too_complex", f"the body has {len(data)} bytes beside its long texts.")
+    if len(data) > _MAX_PLAIN * limits.pending_characters + LONG:
+        raise Refused("too_complex", f"the body has {len(data)} bytes besides its long strings.")
     # Commas and brackets occur in text too, so text of the largest size must pass.
     if sum(map(data.count, _JSON_MARKS)) > limits.items + limits.pending_characters:
         raise Refused("too_complex", "the body has too many brackets and commas.")
@@ -185,7 +185,7 @@ def _text(raw: memoryview, longest: int) -> str | memoryview:
 def _check_size(size: int, limits: ProtocolLimits) -> None:
     if size > limits.message_bytes:
         raise Refused(
-            "too_large", f"the message has {size} bytes; at most {limits.message_bytes} may be."
+            "too_large", f"the message is {size} bytes; the limit is {limits.message_bytes}."
         )
 
 
@@ -268,7 +268,7 @@ def _value(data: bytes, place: int) -> tuple[int, int, int]:
             f"byte 0x{head:02x} at {place - 1}: extension types (timestamps, too) are not used.",
         )
     field, worth, values, fixed = shape
-    # A field that is cut short reads as a smaller number; the place behind it tells.
+    # A truncated field reads as a smaller number; the position after it exposes that.
     length = int.from_bytes(data[place : place + field], "big")
     return fixed + worth * length, values * length, place + field
 

@@ -40,15 +40,15 @@ def create_app(
     name: str = "nano",
     sink: Sink | None = None,
 ) -> Starlette:
-    """The application; its ``state.service`` is the shared state.
+    """Creates the application; its ``state.service`` is the shared state.
 
     Args:
-        drama: None while it is being loaded; ``state.service.attach`` brings it later.
+        drama: None while it is being loaded; then call ``state.service.attach``.
         engine: None is that of ``drama``.
         config: settings; None are the defaults.
-        name: of the model, for clients.
-        sink: what clients' speech is played into as well, instead of the one of ``config``; whoever
-            serves the application opens it by ``state.service.broadcaster.sink_open``.
+        name: the model's name for clients.
+        sink: plays clients' speech, in place of the one that ``config`` names; the server opens it
+            by ``state.service.broadcaster.sink_open``.
 
     Raises:
         SinkError: this system has no sink of the kind that ``config`` names.
@@ -67,7 +67,7 @@ def create_app(
         CORSMiddleware,
         allow_origins=list(settings.cors_origins),
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["*"],  # SDKs add their own; who may call is told by the origin
+        allow_headers=["*"],  # SDKs add their own; access depends on the origin
         expose_headers=EXPOSED,
     )
     app = Starlette(
@@ -99,10 +99,10 @@ def create_app(
 
 
 class _Slashes:
-    """Takes ``//v1/..`` for ``/v1/..``: a base URL may end in a slash.
+    """Treats ``//v1/..`` as ``/v1/..``: a base URL may end in a slash.
 
-    Some clients put a slash of their own behind it, and none of them explains the 404. One at the
-    end of a WebSocket's path is dropped, too; over HTTP the router sends such a request on.
+    Some clients add a slash of their own, and none of them explains the 404. One at the end of a
+    WebSocket's path is dropped, too; over HTTP the router redirects such a request.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -119,7 +119,7 @@ class _Slashes:
 
 
 def _listening_routes(service: Service) -> list[BaseRoute]:
-    """What is there only where the operator lets one hear what others have spoken."""
+    """The routes for listening, if the operator enabled it."""
     found: list[BaseRoute] = []
     if service.broadcaster is not None:
         found.append(Route("/v1/stop", listen_routes.stop, methods=["POST"]))
@@ -129,7 +129,7 @@ def _listening_routes(service: Service) -> list[BaseRoute]:
 
 
 def _unrouted(default: ASGIApp) -> ASGIApp:
-    """What answers where no route does; Starlette's own calls a WebSocket forbidden."""
+    """Answers requests without a route; Starlette would call a WebSocket forbidden."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
@@ -143,14 +143,14 @@ def _unrouted(default: ASGIApp) -> ASGIApp:
     return answer
 
 
-_ELSEWISE = {
-    "/v1/stream": "is a WebSocket route; a proxy in between has to pass Upgrade on",
-    "/v1/tts/live": "is a WebSocket route; a proxy in between has to pass Upgrade on",
+_HINTS = {
+    "/v1/stream": "is a WebSocket route; proxies must forward the Upgrade header",
+    "/v1/tts/live": "is a WebSocket route; proxies must forward the Upgrade header",
     "/v1/listen": "is a WebSocket route of rt-drama3 serve --listen",
     "/audio/speech": "is /v1/audio/speech here; the base URL of OpenAI's clients ends in /v1",
     "/models": "is /v1/models here; the base URL of OpenAI's clients ends in /v1",
-    "/obs": "is there with rt-drama3 serve --listen",
-    "/v1/stop": "is there with rt-drama3 serve --listen or --sink, for POST",
+    "/obs": "is enabled by rt-drama3 serve --listen",
+    "/v1/stop": "is enabled by rt-drama3 serve --listen or --sink, for POST",
 }
 
 
@@ -158,7 +158,7 @@ def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     name = new_request_id()
     refused = _missing(request.method, request.url.path, error.detail)
-    # Whose route it was meant to be is not known: OpenAI's SDKs read one part, Fish's the other.
+    # Either API may have been meant: OpenAI's SDKs read one part, Fish's the other.
     _, fish = fish_error(refused, name)
     _, openai = openai_error(refused, name)
     body = {**fish, **openai, "status": error.status_code}
@@ -167,9 +167,9 @@ def _no_such_route(request: Request, error: Exception) -> Response:
 
 
 def _missing(method: str, path: str, detail: str = "Not Found") -> Refused:
-    """What is told of a path that has no route, or none for that method."""
+    """The 404 error for a path without a route, or without one for that method."""
     path = path[:200]
-    known = _ELSEWISE.get(path)
+    known = _HINTS.get(path)
     if path.startswith("/v1/v1/"):
         known = "has /v1 twice; the base URL of this client ends before it"
     more = f" {path} {known}." if known else ""

@@ -1,4 +1,4 @@
-"""Metrics: what /metrics tells Prometheus, one registry for each server."""
+"""Metrics for Prometheus at /metrics; one registry per server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Metrics:
     """Counters and histograms of a server.
 
     Args:
-        streams: tells how many streams stand in each of the engine's phases.
+        streams: returns the number of streams in each of the engine's phases.
     """
 
     def __init__(self, streams: Callable[[], Mapping[str, int]]) -> None:
@@ -38,14 +38,14 @@ class Metrics:
             "rt_drama3_connections", "Open connections.", ["route"], registry=self.registry
         )
         self.requests = counter("utterances_total", "Utterances begun.", "route")
-        self.errors = counter("errors_total", "Errors told to clients.", "code")
+        self.errors = counter("errors_total", "Errors sent to clients.", "code")
         self.waits = counter(
-            "waits_total", "Streams that had to wait: for load, or for a place.", "reason"
+            "waits_total", "Streams that had to wait, by reason: load or max_streams.", "reason"
         )
         self.cancels = counter("cancels_total", "Speech that was cut short.", "reason")
         self.underruns = counter("underruns_total", "Gaps that a listener heard.")
         self.sink_cuts = counter(
-            "sink_cuts_total", "Utterances cut at the local sink, too far behind."
+            "sink_cuts_total", "Utterances cut because the local sink was too far behind."
         )
         self.sent = counter("sent_bytes_total", "Audio sent.", "route")
         self.frames = counter("frames_total", "Frames generated.")
@@ -54,7 +54,7 @@ class Metrics:
         )
         self.frame = Weighted(
             "rt_drama3_frame_seconds",
-            "Time of a frame; all frames of an utterance count with their mean.",
+            "Time per frame; all frames of an utterance count with their mean.",
             _FRAME,
         )
         self.registry.register(self.frame)
@@ -63,16 +63,16 @@ class Metrics:
         )
 
     def render(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class Weighted(Collector):
-    """A histogram that takes a value many times at once.
+    """A histogram that counts a value several times in one call.
 
     Args:
-        name: of the metric.
-        what: it tells.
+        name: the metric's name.
+        what: its description.
         buckets: upper bounds, ascending.
     """
 
@@ -83,7 +83,7 @@ class Weighted(Collector):
         self._sum = 0.0
 
     def observe(self, value: float, times: int) -> None:
-        """Counts a value so many times."""
+        """Counts a value ``times`` times."""
         self._counts[bisect.bisect_left(self._bounds, value)] += times
         self._sum += value * times
 

@@ -154,7 +154,7 @@ class Openings:
             notices.append(UNREADABLE)
         order = replace(order, notices=tuple(notices))
         speech = request = None
-        if not order.silent:
+        if not order.speechless:
             settings = dict(order.settings(model.facts))
             request = SpeechRequest(references=references, **settings)
             if not order.best_of:

@@ -1,8 +1,9 @@
-"""Whose web page asks: a browser lets any page of the internet talk to this machine.
+"""Origin checks against cross-site requests and DNS rebinding.
 
-``Origin`` tells which page it is; other programs send none. A key keeps foreign pages out, and so
-does an operator's list. Where there is neither, only this machine can connect, and a page that its
-user happens to look at must not speak through the speaker or the microphone that is played into.
+A browser lets any web page connect to this machine. ``Origin`` names the page; programs other than
+browsers send none. An API key or the operator's list keeps foreign pages out. Without either, only
+this machine can connect, and a page that its user opens must not speak through the local speaker
+or microphone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rt_drama3.server.config import ServerConfig, is_loopback
 
 
 def check_handshake(config: ServerConfig, origin: str | None, host: str | None = None) -> None:
-    """Checks who opens a WebSocket to speak.
+    """Checks the origin of a WebSocket that speaks.
 
     Raises:
         Refused: ``forbidden``.
@@ -29,7 +30,7 @@ def check_handshake(config: ServerConfig, origin: str | None, host: str | None =
 
 
 def check_request(config: ServerConfig, origin: str | None) -> None:
-    """Checks who asks for speech over HTTP, as far as no key or CORS preflight does.
+    """Checks the origin of a request for speech, if no key or CORS preflight does.
 
     Raises:
         Refused: ``forbidden``.
@@ -41,10 +42,10 @@ def check_request(config: ServerConfig, origin: str | None) -> None:
 
 
 def check_reader(config: ServerConfig, host: str | None) -> None:
-    """Checks who reads what the server tells of itself, where no key does.
+    """Checks the host of a request for the server's own data, if no key protects it.
 
-    A page may make the name of its site point at this machine; then the browser takes the server
-    for that site, sends no ``Origin``, and lets the page read. ``Host`` still has that name.
+    A page can make the name of its site resolve to this machine; the browser then treats the server
+    as that site, sends no ``Origin``, and lets the page read. ``Host`` still has that name.
 
     Raises:
         Refused: ``forbidden``.
@@ -59,16 +60,16 @@ def check_reader(config: ServerConfig, host: str | None) -> None:
     if not (here or "*" in (*origins, *config.allowed_hosts) or (name and name in known)):
         raise Refused(
             "forbidden",
-            f"host {show(host)} is not this machine's address; ask for that, or let allowed_hosts "
-            "name it.",
+            f"host {show(host)} is not this machine's address; use that, or add it to "
+            "allowed_hosts.",
         )
 
 
 def check_listener(config: ServerConfig, origin: str | None, host: str | None) -> None:
-    """Checks who wants to hear or silence others.
+    """Checks the origin of a listener, and of a request to mute others.
 
-    A page has to be the server's own, under an address that no foreign name can be made to point
-    at, or one that is allowed.
+    It must be a page of the server itself, under an address that no foreign name can resolve to, or
+    an allowed one.
 
     Raises:
         Refused: ``forbidden``.
@@ -84,17 +85,16 @@ def _among(allowed: tuple[str, ...], origin: str) -> bool:
 
 
 def _is_own(origin: str, host: str | None) -> bool:
-    """Whether it is a page of this server, under a name that nobody else can give it."""
-    scheme, place, name = _parts(origin)
-    own = scheme in ("http", "https") and place == host
+    """Whether it is a page of this server, under a name that no other site can have."""
+    scheme, authority, name = _parts(origin)
+    own = scheme in ("http", "https") and authority == host
     return own and (name == "localhost" or _is_address(name))
 
 
 def _is_here(origin: str) -> bool:
-    """Whether a page is this machine's: from one of its servers, its disk, or a program's own.
+    """Whether a page is local: from a server on this machine, its disk, or an application.
 
-    No page of a site can have another scheme than http or https. "null" is what a site's sandboxed
-    frames have.
+    Pages of web sites always have the scheme http or https; their sandboxed frames have "null".
     """
     scheme, _, name = _parts(origin)
     if scheme in ("http", "https"):
@@ -103,10 +103,10 @@ def _is_here(origin: str) -> bool:
 
 
 def _parts(origin: str) -> tuple[str, str, str]:
-    """Scheme, host with port, and host; all empty for what is no origin."""
+    """Scheme, host with port, and host; all empty if it is invalid."""
     try:
-        there = urlsplit(origin)
-        return there.scheme, there.netloc, there.hostname or ""
+        parts = urlsplit(origin)
+        return parts.scheme, parts.netloc, parts.hostname or ""
     except ValueError:
         return "", "", ""
 
@@ -120,6 +120,4 @@ def _is_address(name: str) -> bool:
 
 
 def _refused(origin: str) -> Refused:
-    return Refused(
-        "forbidden", f"origin {show(origin)} is not allowed; allowed_origins may name it."
-    )
+    return Refused("forbidden", f"origin {show(origin)} is not allowed; add it to allowed_origins.")

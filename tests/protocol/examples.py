@@ -84,7 +84,7 @@ def native_examples() -> dict[str, bytes]:
     send({"type": "cancel"})
     found["cancelled"] = msgpack.packb(client.last())
     client.send({"type": "start"})
-    error = Overloaded("20 streams speak or wait to, and at most 20 may.")
+    error = Overloaded("at capacity: 20 streams active or queued (limit 20).")
     client.session.fail(client.utterance, error)
     keep(client.session.data_to_send())
     return found

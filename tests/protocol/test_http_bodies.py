@@ -90,8 +90,8 @@ def test_fish_refuses_text_that_cannot_be_spoken(body: dict[str, Any], code: str
 
 @pytest.mark.parametrize("text", ["...", "😀", "<|speaker:0|> ?!"])
 def test_text_without_words_is_silent(text: str) -> None:
-    assert openai(input=text).silent
-    assert not openai(input="x" + text).silent
+    assert openai(input=text).speechless
+    assert not openai(input="x" + text).speechless
 
 
 def test_long_text_is_taken_whole() -> None:

@@ -93,9 +93,9 @@ def test_a_final_text_needs_no_finish() -> None:
 @pytest.mark.parametrize("text", ["", "   ", "...", "😀", "\u200b!"])
 def test_text_without_words_is_no_error(text: str) -> None:
     order = started(native(), text=text, final=True).order
-    assert order.silent
-    assert not started(native(), text=text).order.silent  # more may come
-    assert not started(native(), text="1", final=True).order.silent
+    assert order.speechless
+    assert not started(native(), text=text).order.speechless  # more may come
+    assert not started(native(), text="1", final=True).order.speechless
 
 
 def test_a_flush_with_nothing_buffered_makes_nothing() -> None:
@@ -361,7 +361,7 @@ def test_what_was_unpacked_elsewhere_is_taken_and_so_is_its_refusal() -> None:
 def test_a_ping_that_is_too_long_is_told_how_long_it_may_be() -> None:
     client = native()
     said = refused(client, {"type": "ping", "data": "x" * 65})
-    assert said["message"].startswith("data has 65 characters; at most 64 may be")
+    assert said["message"].startswith("data has 65 characters; the limit is 64")
     client.send({"type": "ping", "data": "x" * 64})
     assert client.last()["data"] == "x" * 64
 
@@ -370,7 +370,7 @@ def test_a_ping_that_is_too_long_is_told_how_long_it_may_be() -> None:
     ("wrong", "message"),
     [
         ({"text": " ", "vq_codes": b"\0" * 20}, "references[1].text is empty"),
-        ({"text": "Hi.", "vq_codes": [[1], [2]]}, "references[1].vq_codes has no 10 lists"),
+        ({"text": "Hi.", "vq_codes": [[1], [2]]}, "references[1].vq_codes is not 10 lists"),
         ({"text": "Hi.", "vq_codes": b"\0"}, "references[1].vq_codes has 1 bytes"),
         ({"text": "Hi.", "audio": b""}, "references[1].audio is empty"),
         ({"text": "Hi.", "audio": "http://\0"}, "references[1].audio is "),

@@ -87,7 +87,7 @@ def test_unknown_fields_are_named_in_ready() -> None:
         ({"text": 5}, "bad_field", "text is 5; a string is needed"),
         ({"text": "<|voice|>", "final": True}, "bad_text", "<|voice|>"),
         ({"text": "<|voice|>"}, "bad_text", "<|voice|>"),
-        ({"text": "x" * 262_145}, "text_too_long", "262145 characters; at most 262144"),
+        ({"text": "x" * 262_145}, "text_too_long", "262145 characters; the limit is 262144"),
         ({"final": 1}, "bad_field", "final is 1; true or false is needed"),
         ({"voice": "../x"}, "bad_field", "voice is '../x'; a voice's name"),
         ({"voice": ".x"}, "bad_field", "voice"),
@@ -149,7 +149,7 @@ def test_wrong_fields_are_named_with_value_and_remedy(
 def test_reference_audio_is_bounded() -> None:
     clip = {"text": "R", "audio": bytes(11)}
     error = bad_start(ProtocolLimits(reference_bytes=10), references=[clip])
-    assert "11 bytes; at most 10" in error["message"]
+    assert "11 bytes; the limit is 10" in error["message"]
 
 
 def test_thirty_seconds_of_reference_fit() -> None:

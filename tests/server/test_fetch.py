@@ -177,7 +177,7 @@ def test_proxies_of_the_environment_are_not_followed(monkeypatch: pytest.MonkeyP
         ("http://[::1", "correct it"),
         ("http://[fe80::1%25eth0]/", "no host name"),
         ("http://clips_test/", "no host name"),
-        ("http://" + "a" * 3_000, "at most 2048"),
+        ("http://" + "a" * 3_000, "2048"),
         ("http://unknown.test/", "cannot be found"),
         ("http://none.test/", "cannot be found"),
         ("http://inside.test/", "not public"),
@@ -278,7 +278,7 @@ def test_only_so_many_at_once() -> None:
             await first
 
     with hosting({"/": never}) as host:
-        one = fetcher(host.port, seconds=0.2, at_once=1)
+        one = fetcher(host.port, seconds=0.2, concurrent=1)
         asyncio.run(both(one, f"http://clips.test:{host.port}/"))
     assert len(host.asked) <= 1
 

@@ -89,7 +89,7 @@ def test_an_installation_without_the_scripts_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "HERE", tmp_path / "site" / "rt_drama3" / "server")
-    with pytest.raises(pages.ConfigError, match="install rt-drama3 again"):
+    with pytest.raises(pages.ConfigError, match="reinstall rt-drama3"):
         pages.client_folder()
     packaged = tmp_path / "site" / "rt_drama3" / "server" / "web" / "client"
     packaged.mkdir(parents=True)

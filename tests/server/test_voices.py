@@ -181,6 +181,6 @@ def test_guidance_that_changes_nothing_is_told_once(
         with place.native() as client:
             client.send("start", text="Hi.", final=True, guidance=3)
             (notice,) = client.take()["notices"]
-            assert "guidance is accepted, and changes nothing" in notice
+            assert "guidance is accepted without effect" in notice
             client.take_until("done")
     assert "guidance" not in caplog.text

@@ -1,7 +1,7 @@
-"""The pages and what they are made of: ``/``, ``/obs``, and below ``/web`` scripts and styles.
+"""The web pages: ``/``, ``/obs``, and their scripts and styles below ``/web``.
 
-The scripts are the browser client of ``clients/web``. A wheel has a copy of it beside our own
-files; a clone, which an editable install is, has the one that people work on.
+The scripts include the browser client, ``clients/web``. A wheel has a copy of it next to our own
+files; a clone (an editable install) uses the original.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # The files of a newer version must be seen after an update; they are small and near.
+    # An update must take effect immediately; the files are small and local.
     "Cache-Control": "no-cache",
 }
 
 
 def routes(config: ServerConfig) -> list[BaseRoute]:
-    """The routes of the pages; ``/obs`` is there where listening is allowed."""
+    """The routes of the pages; ``/obs`` only if listening is enabled."""
     found: list[BaseRoute] = [Route("/", page), Route("/web/{path:path}", asset)]
     if config.listen:
         found.append(Route("/obs", obs))
@@ -50,18 +50,18 @@ async def page(request: Request) -> Response:
 async def obs(request: Request) -> Response:
     """``GET /obs``: plays what is spoken, with captions; for OBS's browser source.
 
-    OBS puts its box "Custom CSS" into the page as a style element, so those are let in. Texts
-    become text nodes, and scripts are ours alone, so that there is nothing for a style to betray.
+    OBS inserts its "Custom CSS" as a style element, so inline styles are allowed. Texts become text
+    nodes and only our own scripts run, so a style has nothing to leak.
     """
     return _page("obs.html", styles="'self' 'unsafe-inline'")
 
 
 async def asset(request: Request) -> Response:
-    """``GET /web/...``: one of the files that there are; nothing else of the disk is looked at."""
+    """``GET /web/...``: one of the known files; the path itself is never opened."""
     name = request.path_params["path"]
     path = _assets().get(name)
     if path is None:
-        return Response(f"{name[:200]!r} is not here.", 404, HEADERS, "text/plain; charset=utf-8")
+        return Response(f"{name[:200]!r} is not found.", 404, HEADERS, "text/plain; charset=utf-8")
     return Response(path.read_bytes(), headers={**HEADERS, "Content-Type": TYPES[path.suffix]})
 
 
@@ -75,7 +75,7 @@ def _page(name: str, styles: str) -> Response:
 
 @cache
 def _assets() -> dict[str, Path]:
-    """What there is to be had, by the path below ``/web``."""
+    """The files by their path below ``/web``."""
     found = {path.name: path for path in HERE.joinpath("web").iterdir() if path.suffix in TYPES}
     for path in client_folder().iterdir():
         if path.suffix == ".js":
@@ -84,7 +84,7 @@ def _assets() -> dict[str, Path]:
 
 
 def client_folder() -> Path:
-    """Where the browser client's modules are.
+    """The folder of the browser client's modules.
 
     Raises:
         ConfigError: the installation lacks them.
@@ -94,4 +94,4 @@ def client_folder() -> Path:
     for folder in (packaged, cloned):
         if folder.joinpath("index.js").is_file():
             return folder
-    raise ConfigError(f"the pages' scripts are not in {packaged}; install rt-drama3 again.")
+    raise ConfigError(f"the pages' scripts are not in {packaged}; reinstall rt-drama3.")

@@ -1,8 +1,7 @@
-"""is_public: whether an address belongs to the internet at large, as the fetcher may connect to.
+"""is_public: whether an address is on the public internet, so that the fetcher may connect to it.
 
-A list of what is allowed, not of what is forbidden: IPv6 that is not global unicast is refused as a
-whole, and of the ranges in it that carry IPv4 addresses (NAT64, 6to4, ISATAP) the inner address is
-judged, too, since a gateway delivers to that one.
+An allow list: all IPv6 that is not global unicast is refused, and in the ranges that embed IPv4
+addresses (NAT64, 6to4, ISATAP) the inner address is checked, too, since a gateway forwards to it.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ _GLOBAL = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _6TO4 = ipaddress.IPv6Network("2002::/16")
 _ISATAP = (0x00005EFE, 0x02005EFE)  # third quarter of the address
-# What is_global does not refuse in every Python that is supported: IETF assignments with Teredo
-# among them, documentation, anycast of 6to4 relays, and networks for benchmarks and trials.
+# Not refused by is_global in every supported Python: IETF assignments (with Teredo), documentation,
+# 6to4 relay anycast, and networks for benchmarks and trials.
 _REFUSED = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -28,8 +27,8 @@ def is_public(address: str) -> bool:
     """Whether a numeric address is a public unicast one.
 
     Args:
-        address: IPv4 or IPv6, as the resolver gives it; anything else is not public, an address
-            with a zone (``fe80::1%eth0``) neither.
+        address: IPv4 or IPv6, as the resolver returns it; anything else is not public, nor is an
+            address with a zone (``fe80::1%eth0``).
     """
     try:
         found = ipaddress.ip_address(address)
@@ -42,7 +41,7 @@ def is_public(address: str) -> bool:
     inner = int(found) & 0xFFFFFFFF
     if found in _NAT64:
         return _is_plain(ipaddress.IPv4Address(inner))
-    if found not in _GLOBAL or not _is_plain(found):  # IPv4-mapped ones end here
+    if found not in _GLOBAL or not _is_plain(found):  # including IPv4-mapped ones
         return False
     if found in _6TO4:
         return _is_plain(ipaddress.IPv4Address(int(found) >> 80 & 0xFFFFFFFF))
@@ -52,7 +51,7 @@ def is_public(address: str) -> bool:
 
 
 def _is_plain(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Nothing that its registry calls special."""
+    """Whether it is in none of the special registries."""
     special = (
         address.is_private
         or address.is_loopback

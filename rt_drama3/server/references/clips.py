@@ -1,4 +1,4 @@
-"""read_clips: whether the references of an order can be used, before a stream waits for them."""
+"""read_clips: checks the references of an order before a stream waits for them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 Samples = npt.NDArray[np.float32]
 
-KEPT_BYTES = 16 << 20  # of samples, for each order: as much as a message brings at the most
+KEPT_BYTES = 16 << 20  # of samples, for each order: as large as a message can be
 
 
 def read_clips(order: SpeechOrder, drama: Drama3, max_seconds: float) -> SpeechOrder:
-    """Reads every clip, so that a bad one is told at once and by its place in the request.
+    """Decodes every clip, so that a bad one is reported immediately, by its place in the request.
 
-    Also done for a model that follows none, so that a client that works with it works with others.
-    Takes up to some tenths of a second; not for the event loop.
+    Also done for a model that ignores references, so that clients that work with it work with
+    others. Takes up to some tenths of a second; not for the event loop.
 
     Args:
         order: its URLs were fetched.
-        drama: whose codes they would be.
-        max_seconds: of one clip.
+        drama: the model.
+        max_seconds: limit of one clip.
 
     Returns:
-        The order with samples in the place of files, so that the engine need not read them again.
-        Beyond ``KEPT_BYTES`` it has to: waiting streams would take far more memory than their files
-        do.
+        The order with samples in place of files, so that the engine need not decode them again.
+        Beyond ``KEPT_BYTES`` it has to: otherwise waiting streams would take far more memory than
+        their files.
 
     Raises:
         Refused: ``bad_reference``.
@@ -49,7 +49,7 @@ def read_clips(order: SpeechOrder, drama: Drama3, max_seconds: float) -> SpeechO
             name = f"{what}[{number}]"
             if clip.codes is not None:
                 _check_codes(clip.codes, drama, name)
-            elif clip.audio is not None:  # otherwise it is a take that is text alone
+            elif clip.audio is not None:  # otherwise it is a take with only text
                 samples, rate = read_clip(clip, name, max_seconds)
                 if samples.nbytes <= room:
                     room -= samples.nbytes
@@ -71,12 +71,12 @@ def _check_codes(codes: npt.NDArray[np.int64], drama: Drama3, name: str) -> None
 
 
 def read_clip(clip: Reference, name: str, max_seconds: float) -> tuple[Samples, int]:
-    """Samples of a clip's audio and their rate.
+    """Decodes a clip; returns its samples and their rate.
 
     Args:
         clip: with audio.
         name: for messages.
-        max_seconds: that it may last.
+        max_seconds: limit of its duration.
 
     Raises:
         Refused: ``bad_reference``.

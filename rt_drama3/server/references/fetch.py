@@ -1,14 +1,14 @@
-"""Fetcher: reference clips by URL, for servers that allow it; nothing but public addresses.
+"""Fetcher: fetches reference clips by URL, from public addresses only.
 
-A client names the URL, so this is how a stranger would reach what only this machine can reach. The
-name of every hop is resolved here, every address it has is judged, and the connection goes to the
-very address that was judged: nothing is resolved a second time, so a name that changes its mind
-(DNS rebinding) gains nothing. TLS still verifies the name. That pinning is why plain asyncio
-streams with h11 (which uvicorn brings) do this and no HTTP library: those resolve by themselves,
-follow proxies of the environment, decompress, and keep connections and cookies.
+A client names the URL, so this could be abused to reach what only this machine can reach (SSRF).
+The host of every hop is resolved here, each of its addresses is checked, and the connection uses
+the checked address: nothing is resolved twice, so DNS rebinding gains nothing. TLS still verifies
+the name. That pinning is why this uses asyncio streams with h11 (which uvicorn brings) and not an
+HTTP library: those resolve by themselves, follow proxies of the environment, decompress, and keep
+connections and cookies.
 
-Everything is bounded: bytes, the time of all clips of one request together, redirects, headers, and
-how many requests fetch at the same time. The task that fetches can be cancelled at any point.
+Everything is bounded: bytes, the total time for all clips of a request, redirects, headers, and
+concurrent fetches. The fetching task can be cancelled at any point.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from rt_drama3.server.references.addresses import is_public
 
 log = logging.getLogger("rt_drama3.server")
 
-MOST_REDIRECTS = 3
+MAX_REDIRECTS = 3
 LONGEST_URL = 2_048
-LARGEST_HEAD = 16_384  # bytes of a response before its body
+HEAD_BYTES = 16_384  # bytes of a response before its body
 READ_BYTES = 65_536
 PORTS = {"http": 80, "https": 443}
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -46,10 +46,10 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Every address of a name, by the system's resolver.
+    """Resolves a name to all its addresses, by the system's resolver.
 
     Raises:
-        OSError: it has none.
+        OSError: there are none.
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -57,13 +57,13 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Target:
-    """A URL that may be fetched, as far as its text tells.
+    """A URL whose text passed all checks.
 
     Attributes:
-        url: all of it.
+        url: the complete URL.
         secure: https.
         host: in lower case; an IPv6 address without brackets.
-        port: the scheme's where none is given.
+        port: the scheme's default if it names none.
         path: with the query.
     """
 
@@ -81,7 +81,7 @@ class Target:
             Refused: ``bad_reference``.
         """
         if len(url) > LONGEST_URL:
-            raise _refused(url, f"has {len(url)} characters; at most {LONGEST_URL} may be")
+            raise _refused(url, f"has {len(url)} characters; the limit is {LONGEST_URL}")
         if not _PLAIN.fullmatch(url) or "\\" in url:
             raise _refused(url, "has characters that a URL cannot have; percent-encode them")
         try:
@@ -114,11 +114,11 @@ class Fetcher:
     """Fetches clips for requests.
 
     Args:
-        seconds: that all clips of one request may take together.
-        ports: that URLs may name.
-        at_once: requests that fetch at the same time.
-        resolve: gives the addresses of a name.
-        allowed: judges an address.
+        seconds: total time for all clips of one request.
+        ports: allowed in URLs.
+        concurrent: limit of requests that fetch concurrently.
+        resolve: returns the addresses of a name.
+        allowed: decides whether an address may be connected to.
         tls: for https; None verifies against the system's authorities.
     """
 
@@ -126,33 +126,33 @@ class Fetcher:
         self,
         seconds: float = 10.0,
         ports: Sequence[int] = (80, 443),
-        at_once: int = 8,
+        concurrent: int = 8,
         resolve: Resolve = resolve,
         allowed: Callable[[str], bool] = is_public,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._seconds = seconds
         self._ports = tuple(ports)
-        self._places = asyncio.Semaphore(at_once)
+        self._slots = asyncio.Semaphore(concurrent)
         self._resolve = resolve
         self._allowed = allowed
         self._tls = tls
 
     async def fetch(self, urls: Sequence[str], each: int, together: int) -> list[bytes]:
-        """The contents of some URLs, one after the other.
+        """Fetches the URLs of one request, one after the other.
 
         Args:
-            urls: of one request.
-            each: bytes that one may have.
-            together: bytes that all may have.
+            urls: those of the request.
+            each: limit of bytes for one.
+            together: limit of bytes for all.
 
         Raises:
-            Refused: ``bad_reference``, or ``overloaded`` where its turn did not come.
+            Refused: ``bad_reference``, or ``overloaded`` if its turn did not come.
         """
         found: list[bytes] = []
         began, current = time.monotonic(), ""
         try:
-            async with asyncio.timeout(self._seconds), self._places:
+            async with asyncio.timeout(self._seconds), self._slots:
                 for url in urls:
                     current = url
                     left = together - sum(map(len, found))
@@ -161,7 +161,7 @@ class Fetcher:
             if not current:
                 raise Refused(
                     "overloaded",
-                    f"no URL could be fetched in {self._seconds:g} s: too many are.",
+                    f"no URL could be fetched within {self._seconds:g} s: too many requests fetch.",
                 ) from None
             raise _refused(
                 current,
@@ -173,7 +173,7 @@ class Fetcher:
 
     async def _one(self, url: str, most: int, each: int) -> bytes:
         target, began = Target.parse(url, self._ports), time.monotonic()
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             async with contextlib.aclosing(self._get(target, began)) as parts:
                 body, moved = bytearray(), None
                 async for part in parts:
@@ -199,13 +199,13 @@ class Fetcher:
                 raise _refused(url, "redirects from https to http; use another one", began)
             target = onward
         raise _refused(
-            url, f"redirects more than {MOST_REDIRECTS} times; use the last one itself", began
+            url, f"redirects more than {MAX_REDIRECTS} times; use the last one itself", began
         )
 
     async def _get(self, target: Target, began: float) -> AsyncGenerator[bytes | str, None]:
-        """The parts of one response's body, or a str: where it redirects to."""
+        """Yields the parts of a response's body, or a str: where it redirects to."""
         reader, writer = await self._connect(target, began)
-        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=LARGEST_HEAD)
+        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
         try:
             headers = [
                 ("Host", target.authority),
@@ -222,7 +222,7 @@ class Fetcher:
                 if event is h11.NEED_DATA:
                     connection.receive_data(await reader.read(READ_BYTES))
                 elif isinstance(event, h11.Response):
-                    moved = _judge(event, target, began)
+                    moved = _check(event, target, began)
                     if moved is not None:
                         yield moved
                         return
@@ -243,7 +243,7 @@ class Fetcher:
     async def _connect(
         self, target: Target, began: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connects to an address that was judged; the name serves TLS alone."""
+        """Connects to a checked address; the name is only used for TLS."""
         try:
             addresses = await self._resolve(target.host, target.port)
         except (OSError, UnicodeError):
@@ -271,8 +271,8 @@ class Fetcher:
         raise _refused(target.url, f"cannot be connected to ({reason}); use another one", began)
 
 
-def _judge(response: h11.Response, target: Target, began: float) -> str | None:
-    """Where the response redirects to; None for one whose body is wanted."""
+def _check(response: h11.Response, target: Target, began: float) -> str | None:
+    """Checks a response; returns where it redirects to, None if its body is the clip."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
     if response.status_code in _REDIRECTS and "location" in headers:
         return headers["location"]
@@ -283,13 +283,13 @@ def _judge(response: h11.Response, target: Target, began: float) -> str | None:
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise _refused(
-            target.url, f"came with Content-Encoding {show(encoding)}; none is taken", began
+            target.url, f"has Content-Encoding {show(encoding)}; none is accepted", began
         )
     return None
 
 
 def _refused(url: str, what: str, began: float | None = None) -> Refused:
-    """The error that a client sees; the log has the host alone."""
+    """The error for the client; the log gets only the host."""
     if began is not None:
         with contextlib.suppress(ValueError):
             fields = {"host": urlsplit(url).hostname, "seconds": round(time.monotonic() - began, 3)}

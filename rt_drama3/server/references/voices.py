@@ -1,6 +1,6 @@
-"""VoiceStore: named voices, whose clips were encoded once, in memory and in a folder.
+"""VoiceStore: named voices whose clips are encoded once, in memory and in a folder.
 
-A voice is ``<digest of its name>.json`` and ``.npz``: no name that a client chose is ever a path.
+A voice is ``<digest of its name>.json`` and ``.npz``; a client's name never becomes a path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What a file that somebody cut short, or wrote by hand, can raise when it is read.
+# What reading a truncated or hand-written file can raise.
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile)
 Codes = npt.NDArray[np.int64]
 
@@ -44,12 +44,12 @@ class Voice:
     """A stored voice.
 
     Attributes:
-        name: that clients use.
-        texts: what is said in its clips.
-        seconds: of its clips, together.
+        name: the name that clients use.
+        texts: transcripts of its clips.
+        seconds: total duration of its clips.
         created: in seconds since 1970.
-        sample_rate, num_codebooks: of the codec that its codes belong to; 0 codebooks where the
-            model had a fixed voice and nothing was encoded.
+        sample_rate, num_codebooks: those of the codec of its codes; 0 codebooks if the model had a
+            fixed voice and nothing was encoded.
         codes: int64 ``[num_codebooks, frames]`` of every clip.
     """
 
@@ -63,11 +63,11 @@ class Voice:
 
     @property
     def references(self) -> list[tuple[str, Codes]]:
-        """As the engine's requests want them."""
+        """For the engine's request."""
         return list(zip(self.texts, self.codes, strict=False))
 
     def public(self) -> dict[str, Any]:
-        """What clients are told."""
+        """As clients see it."""
         return {
             "name": self.name,
             "id": self.name,
@@ -82,19 +82,19 @@ class VoiceStore:
     """The voices of a folder. Thread-safe.
 
     Args:
-        folder: made when the first voice is stored.
-        most: voices that may be stored.
+        folder: created when the first voice is stored.
+        limit: of stored voices.
     """
 
-    def __init__(self, folder: Path, most: int) -> None:
+    def __init__(self, folder: Path, limit: int) -> None:
         self._folder = folder
-        self._most = most
+        self._limit = limit
         self._lock = threading.Lock()  # held while files are written, which may take long
-        # Replaced and never changed: the event loop looks into it without waiting for a disk.
+        # Replaced and never changed: the event loop reads it without waiting for a disk.
         self._voices: dict[str, Voice] = {}
 
     def adopt(self, drama: Drama3) -> None:
-        """Reads the folder for a model; voices of other codecs are left where they are."""
+        """Reads the folder for a model; voices of other codecs are ignored."""
         found = {}
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
             try:
@@ -121,16 +121,16 @@ class VoiceStore:
     def add(
         self, name: str, clips: tuple[Reference, ...], drama: Drama3, max_seconds: float
     ) -> Voice:
-        """Encodes and stores a voice; one of that name is replaced. Takes seconds.
+        """Encodes and stores a voice, replacing one of that name. Takes seconds.
 
         Raises:
             RequestError: a clip cannot be used, or too many voices are stored.
             StorageFailed: the folder cannot be written.
         """
-        if name not in self._voices and len(self._voices) >= self._most:
+        if name not in self._voices and len(self._voices) >= self._limit:
             raise RequestError(
-                f"{self._most} voices are stored, which is all that may be; delete one, or let "
-                "the operator raise max_voices."
+                f"{self._limit} voices are stored, which is the limit (max_voices); delete one, or "
+                "ask the operator to raise it."
             )
         codes, seconds = [], 0.0
         for number, clip in enumerate(clips):
@@ -159,7 +159,7 @@ class VoiceStore:
         return voice
 
     def remove(self, name: str) -> bool:
-        """Forgets a voice; false when there was none.
+        """Removes a voice; false if there was none.
 
         Raises:
             StorageFailed: its files cannot be removed; it is still there.
@@ -167,7 +167,7 @@ class VoiceStore:
         with self._lock:
             if name not in self._voices:
                 return False
-            try:  # the json first: without it, what is left is no voice
+            try:  # the json first: without it, the rest is not a voice
                 for suffix in (".json", ".npz"):
                     self._path(name, suffix).unlink(missing_ok=True)
             except OSError as error:
@@ -184,7 +184,7 @@ class VoiceStore:
         self._folder.mkdir(parents=True, exist_ok=True)
         arrays = {str(n): codes.astype("<u2") for n, codes in enumerate(voice.codes)}
         facts = {k: v for k, v in asdict(voice).items() if k != "codes"}
-        # The codes first: a voice exists once its json does.
+        # The codes first: a voice exists as soon as its json does.
         with _replacing(self._path(voice.name, ".npz")) as path, path.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         with _replacing(self._path(voice.name, ".json")) as path:
@@ -193,7 +193,7 @@ class VoiceStore:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Any:
-    """A file to write that takes the place of ``path`` in one step."""
+    """A file to write, which then replaces ``path`` in one step."""
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
     os.close(handle)
     try:
@@ -207,7 +207,7 @@ def _replacing(path: Path) -> Any:
 def _encode(
     clip: Reference, what: str, drama: Drama3, max_seconds: float
 ) -> tuple[Codes | None, float]:
-    """Codes of a clip (none where they would not be followed) and its duration."""
+    """Codes of a clip (none for a fixed voice) and its duration."""
     if clip.audio is None:
         assert clip.codes is not None
         return clip.codes, clip.codes.shape[1] / drama.codec.config.frame_rate

@@ -46,23 +46,23 @@ function captions(listener, element) {
   });
 }
 
-/** Says, where nobody would know otherwise, that the server is not there. */
+/** Shows a notice while the server cannot be reached. */
 function notices(listener, element) {
-  let telling = null;
+  let timer = null;
   listener.addEventListener("state", () => {
     const { state, error } = listener;
     if (state === "listening") {
-      clearTimeout(telling);
-      telling = null;
+      clearTimeout(timer);
+      timer = null;
       element.hidden = true;
     } else if (state === "refused") {
-      clearTimeout(telling);
-      telling = null;
+      clearTimeout(timer);
+      timer = null;
       const remedy = error.code === "unauthorized" ? " Put #key=... behind the address." : "";
       element.textContent = `rt-drama3: ${error.message}${remedy}`;
       element.hidden = false;
     } else {
-      telling ??= setTimeout(() => {
+      timer ??= setTimeout(() => {
         element.textContent = "rt-drama3: waiting for the server";
         element.hidden = false;
       }, NOTICE_MS);
@@ -70,7 +70,7 @@ function notices(listener, element) {
   });
 }
 
-/** A browser other than OBS may want a click first. */
+/** Browsers other than OBS may require a click first. */
 function unblock(player, button) {
   const show = () => (button.hidden = player.state === "running");
   const resume = () => player.resume().then(show, show);

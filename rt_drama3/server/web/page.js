@@ -1,29 +1,29 @@
-// The page /: type a sentence, hear it, break it off.
+// The page /: type a sentence, hear it, stop it.
 
 import { Client, Player, plain, say } from "./client/index.js";
 
 const $ = (id) => document.getElementById(id);
 
-let player = null; // made at the first click: before it, a browser lets nothing play
+let player = null; // created at the first click: before it, browsers block playback
 let playback = null;
 
 function client() {
   return new Client({ server: new URL(".", location.href).href, key: $("key").value });
 }
 
-function tell(text) {
+function report(text) {
   $("said").textContent = text;
 }
 
-function figures(mine, report) {
+function figures(mine, result) {
   const ms = (value) => (value === null ? "-" : `${value.toFixed(0)} ms`);
   const parts = [`first audio after ${ms(mine.firstAudioMs)}, heard after ${ms(mine.firstHeardMs)}`];
-  if (report) {
-    parts.push(`${report.seconds.toFixed(2)} s heard${report.stopped ? ", then broken off" : ""}`);
-    if (report.underruns) parts.push(`${report.underruns} gaps`);
+  if (result) {
+    parts.push(`${result.seconds.toFixed(2)} s heard${result.stopped ? ", then stopped" : ""}`);
+    if (result.underruns) parts.push(`${result.underruns} gaps`);
   }
   parts.push(...mine.speech.notices);
-  tell(parts.join("; "));
+  report(parts.join("; "));
 }
 
 async function speak() {
@@ -41,7 +41,7 @@ async function speak() {
   playback = mine;
   $("stop").disabled = false;
   $("caption").textContent = "";
-  tell("...");
+  report("...");
   mine.addEventListener("segment", ({ text }) => ($("caption").textContent = plain(text)));
   mine.addEventListener("begin", () => figures(mine, null));
   try {
@@ -59,7 +59,7 @@ async function save() {
   const format = $("format").value;
   const parts = [];
   const asked = client();
-  tell("...");
+  report("...");
   const speech = asked.speak($("text").value, { format, voice: $("voice").value || undefined });
   try {
     for await (const event of speech) if (event.type === "audio") parts.push(event.audio);
@@ -71,18 +71,18 @@ async function save() {
   link.download = `speech.${format}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
-  tell(`${(speech.samples / speech.sampleRate).toFixed(2)} s saved as ${link.download}`);
+  report(`${(speech.samples / speech.sampleRate).toFixed(2)} s saved as ${link.download}`);
 }
 
 async function voices() {
   const asked = client();
-  const stored = await asked.voices().catch(() => []); // a key may be wanted, and comes later
+  const stored = await asked.voices().catch(() => []); // a key may be required, and is entered later
   const chosen = $("voice").value;
   const list = stored.map(({ id }) => new Option(id, id, false, id === chosen));
   $("voice").replaceChildren($("voice").options[0], ...list);
 }
 
-const trying = (action) => () => action().catch((error) => tell(error.message));
+const trying = (action) => () => action().catch((error) => report(error.message));
 
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();

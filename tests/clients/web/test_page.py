@@ -53,7 +53,7 @@ def test_stop_breaks_it_off_with_a_fade(card: Daemon, browser: Browser, place: P
         page.click("#speak")  # this voice never ends by itself
         page.until("document.getElementById('said').textContent.startsWith('first')")
         page.click("#stop")
-        page.until("/broken off/.test(document.getElementById('said').textContent)")
+        page.until("/then stopped/.test(document.getElementById('said').textContent)")
         place.until_free()  # the server was told
         recorder.wait_for(RATE // 4)
         recorded = recorder.stop()
