@@ -1,1 +1,1 @@
-"""The machine: processor, threads, folders."""
+"""The system: machine facts, compute threads, folders of the user, and settings."""

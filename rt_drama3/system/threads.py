@@ -1,7 +1,7 @@
-"""How many CPU threads torch computes with, and on which device, for our threads alone.
+"""The number of CPU threads, and the device, that torch uses in threads of ours.
 
-torch keeps the count per thread (it is OpenMP's), but hands the latest one set anywhere to every
-thread that computes for the first time. So whoever sets it for a thread of ours sets his own again.
+torch keeps the number per thread (it is OpenMP's), but a thread that computes for the first time
+takes the latest one set in any thread. Code that sets it must therefore restore its own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 
 @contextmanager
 def compute_threads(count: int | None) -> Iterator[None]:
-    """Computes with ``count`` threads inside the block (None: as outside).
+    """Computes with ``count`` threads inside the block; None changes nothing.
 
-    Also around the start of other threads that call ``use_threads``: it puts back what a thread
-    outside, the caller's or a later one, computes with.
+    Also for blocks that start threads which call ``use_threads``: afterwards the number of the
+    calling thread, and of threads started later, is as before.
     """
     before = torch.get_num_threads()
     if count is not None:
@@ -29,13 +29,13 @@ def compute_threads(count: int | None) -> Iterator[None]:
 
 
 def use_threads(count: int | None) -> None:
-    """The calling thread computes with ``count`` threads from now on; None changes nothing."""
-    torch.get_num_threads()  # takes over the latest count, which it must not do later
+    """Sets the number of threads that the calling thread computes with; None changes nothing."""
+    torch.get_num_threads()  # takes the latest number now, so that it does not happen later
     if count is not None:
         torch.set_num_threads(count)
 
 
 def use_device(device: torch.device) -> None:
-    """The calling thread means ``device`` from now on where it names none, as with CUDA events."""
+    """Sets the default CUDA device of the calling thread, which CUDA events use, too."""
     if device.type == "cuda":
         torch.cuda.set_device(device)

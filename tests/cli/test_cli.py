@@ -111,7 +111,7 @@ def test_text_without_words_is_not_an_error(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_sigterm_keeps_what_was_generated(tmp_path: Path) -> None:
     out = tmp_path / "cut.wav"
-    text = "This goes on for quite a while. " * 60
+    text = "This takes quite a while to say. " * 60
     process = subprocess.Popen(
         [sys.executable, "-m", "rt_drama3", "speak", text, "--out", str(out)],
         stderr=subprocess.DEVNULL,

@@ -32,7 +32,9 @@ from tests.small import (
 
 DIRECTED = "[angry] Leave the house now."
 PLAIN = "Leave the house now."
-TWO_SEGMENTS = "[sad] " + "It was late, and the lights were off. " * 4 + "Nobody was home. " * 12
+TWO_SEGMENTS = (
+    "[sad] " + "It was late, and the lights were off. " * 4 + "The house was empty. " * 12
+)
 
 
 def spoken(engine: Engine, text: str, **more: Any) -> Codes:
@@ -67,7 +69,7 @@ def test_guidance_equals_the_step_on_both_prompts() -> None:
             codes = spoken(engine, DIRECTED, seed=5, guidance=strength, max_frames=12)
             assert codes.T.tolist() == guided_step(strength, 5, 12)
             assert engine._loop.maker.last_batch == 2
-        assert 2 in engine.costs.step  # what admission counts with
+        assert 2 in engine.costs.step  # which admission uses
         assert not np.array_equal(codes, spoken(engine, DIRECTED, seed=5, max_frames=12))
 
 
@@ -81,7 +83,9 @@ def test_guidance_0_is_off() -> None:
 
 def test_guidance_has_no_effect_without_directions() -> None:
     with running(shared_drama()) as engine:
-        scene = [(DIRECTED, np.ones((3, 9), dtype=np.int64))]  # whatever was said before
+        scene = [
+            (DIRECTED, np.ones((3, 9), dtype=np.int64))
+        ]  # directions in earlier turns do not count
         for history in ([], scene):
             plain = spoken(engine, PLAIN, history=history)
             guided = spoken(engine, PLAIN, history=history, guidance=4)
@@ -139,7 +143,7 @@ def test_streams_with_and_without_guidance_share_a_batch() -> None:
 
 
 def test_a_running_stream_is_moved_to_make_a_pair_of_slots() -> None:
-    """Two slots are free, but apart: a plain stream moves while it speaks."""
+    """Two slots are free but not adjacent: a running stream is moved."""
     with running(shared_drama()) as engine:
         admit_all(engine)
         expected = [spoken(engine, PLAIN, seed=n, max_frames=150) for n in range(4)]
@@ -219,7 +223,7 @@ def test_only_segments_with_directions_use_a_second_row() -> None:
         assert engine._loop.maker.last_batch == 1
         first = spoken(engine, whole.segments[0][0], guidance=2, max_frames=None)
         assert np.array_equal(first, whole.codes[:, :second])
-    # The second piece is what an unguided stream says with the first as its past.
+    # The second segment equals a stream without guidance that has the first in its history.
     past = [(whole.segments[0][0], whole.codes[:, :second])]
     step = Slots(drama.model, 1, context=1024)
     prompt = drama.prompts.build(whole.segments[1][0], history=past)
@@ -229,7 +233,7 @@ def test_only_segments_with_directions_use_a_second_row() -> None:
 
 
 def test_a_late_direction_gets_a_second_row() -> None:
-    """The first piece is plain, so the stream begins in one slot and must change to two."""
+    """The first segment has no directions, so the stream starts in one slot and moves to two."""
     with running(shared_drama(), max_streams=3) as engine:
         admit_all(engine)
         neighbour = say(engine, PLAIN, seed=7, max_frames=60)
@@ -345,7 +349,7 @@ def test_steering_and_guidance_work_together() -> None:
         assert len({take.tobytes() for take in takes}) == 4
 
 
-@pytest.mark.parametrize("steering", [[("nobody", 1.0)], [("../x", 1.0)], "glad", [("a",)]])
+@pytest.mark.parametrize("steering", [[("unknown", 1.0)], [("../x", 1.0)], "glad", [("a",)]])
 def test_invalid_steering_is_refused_immediately(steering: Any) -> None:
     with running(shared_drama()) as engine, pytest.raises(RequestError, match="steering"):
         say(engine, PLAIN, steering=steering)
@@ -424,11 +428,11 @@ def test_a_take_of_audio_is_encoded(nano: Any) -> None:
 
 def test_a_take_without_speakable_text_fails_only_that_stream() -> None:
     with running(ending_drama()) as engine:
-        beside = say(engine, PLAIN)
+        other = say(engine, PLAIN)
         speech = say(engine, PLAIN, previous_takes=[("...", None)])
         with pytest.raises(RequestError, match=r"'\.\.\.' has nothing to speak"):
             speech.result(WAIT)
-        heard(beside)
+        heard(other)
         until(lambda: not engine._loop.open_streams())
 
 
