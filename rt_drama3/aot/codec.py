@@ -1,7 +1,7 @@
-"""The codec's decode compiled ahead of time for a CPU, one package per group size.
+"""The codec's decode compiled ahead of time for a CPU, one package per batch size in frames.
 
 A single frame is little work spread over several hundred operators; compiled, it costs about half.
-The results agree with the eager form to float rounding, so a stream may change over at any group.
+The results agree with the eager form to float rounding, so a stream may switch at any batch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from rt_drama3.aot.packages import Run, compile_package, load_package, package_path
 from rt_drama3.codec import Codec, CodecState
@@ -21,23 +20,20 @@ _SOURCES = ("aot/codec.py", "aot/packages.py", "codec")
 
 
 def codec_package(config: CodecConfig, dtype: torch.dtype, frames: int) -> Path:
-    """Where the package for groups of ``frames`` frames of one stream is, or would be, kept."""
+    """Returns the path of the package for batches of ``frames`` frames of one stream."""
     facts = {"config": dataclasses.asdict(config), "dtype": str(dtype)}
     return package_path(f"codec-{frames}", facts, _SOURCES)
 
 
-class _Exportable(nn.Module):
-    """``Codec.forward`` with weights and memory as inputs."""
+class _Unit(nn.Module):
+    """``Codec.forward`` with a flat list as memory."""
 
-    def __init__(self, codec: Codec, names: list[str], memory: list[str]) -> None:
+    def __init__(self, codec: Codec, memory: list[str]) -> None:
         super().__init__()
-        self._names, self._memory = names, memory
-        self._codec = [codec]  # in a list, so that its weights are not this module's
+        self.codec, self._memory = codec, memory
 
-    def forward(self, weights: list[Tensor], memory: list[Tensor], codes: Tensor) -> Tensor:
-        named = dict(zip(self._names, weights, strict=True))
-        state = dict(zip(self._memory, memory, strict=True))
-        pcm: Tensor = functional_call(self._codec[0], named, (codes, state))
+    def forward(self, memory: list[Tensor], codes: Tensor) -> Tensor:
+        pcm: Tensor = self.codec(codes, dict(zip(self._memory, memory, strict=True)))
         return pcm
 
 
@@ -46,28 +42,26 @@ def _weights(codec: Codec) -> dict[str, Tensor]:
     decode_half = Codec(codec.config, encoder=False, device="meta")
     names = [name for name, _ in (*decode_half.named_parameters(), *decode_half.named_buffers())]
     every = dict((*codec.named_parameters(), *codec.named_buffers()))
-    return {name: every[name] for name in names}
+    return {f"codec.{name}": every[name] for name in names}
 
 
 def build_codec(config: CodecConfig, dtype: torch.dtype, frames: int, path: Path) -> None:
-    """Compiles decoding in groups of ``frames`` frames of one stream."""
+    """Compiles decoding for one stream in batches of ``frames`` frames."""
     codec = Codec(config, encoder=False, device="cpu", dtype=dtype)
-    state = codec.new_state(1).tensors
-    codes = torch.zeros(1, config.num_codebooks, frames, dtype=torch.int64)
-    weights = _weights(codec)
     for parameter in codec.parameters():
         parameter.data.zero_()
-    module = _Exportable(codec, list(weights), list(state))
-    inputs = (list(weights.values()), list(state.values()), codes)
-    compile_package(module, inputs, None, path)
+    memory = codec.new_state(1).tensors
+    codes = torch.zeros(1, config.num_codebooks, frames, dtype=torch.int64)
+    unit, inputs = _Unit(codec, list(memory)), (list(memory.values()), codes)
+    compile_package(unit, _weights(codec), inputs, None, path)
 
 
 class CompiledCodec:
-    """Decodes groups of some sizes through packages, the others eagerly.
+    """Decodes batches of some sizes through packages, and the others eagerly.
 
     Args:
-        codec: whose weights are used.
-        sizes: group sizes to load; more may be added.
+        codec: owns the weights.
+        sizes: batch sizes to load, in frames; more may be added.
 
     Raises:
         RuntimeError: a package is missing or does not load.
@@ -82,16 +76,16 @@ class CompiledCodec:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Group sizes that run compiled, ascending."""
+        """Batch sizes that run compiled, ascending."""
         return tuple(sorted(self._packages))
 
     def add(self, size: int) -> None:
-        """Loads the package of a group size."""
+        """Loads the package of a batch size."""
         path = codec_package(self._codec.config, self._codec.decoder.dtype, size)
         self._packages[size] = load_package(path)
 
     def decode_step(self, codes: Tensor, state: CodecState) -> Tensor:
-        """The next frames of one stream; see ``Codec.decode_step``."""
+        """Decodes the next frames of one stream; see ``Codec.decode_step``."""
         run = self._packages.get(codes.shape[2])
         if run is None or codes.shape[0] != 1:
             return self._codec.decode_step(codes, state)

@@ -1,10 +1,10 @@
-"""Compiled packages: parts of the model compiled ahead of time for a CPU, kept on disk, run.
+"""Compiled packages: parts of the model compiled ahead of time for a CPU and cached on disk.
 
 A package is made by AOTInductor, takes its weights as inputs (so one serves every checkpoint of the
 same sizes), loads in milliseconds and needs no compiler to run. Building takes up to a minute of
-one core, so it happens in a process of its own at low priority while the eager form already works.
-Packages are keyed by everything they depend on: sizes, dtype, torch, processor, and the sources of
-what was compiled. What failed is remembered for a while (``package_notes``).
+one core, so it happens in a separate low-priority process while the eager form is in use. Packages
+are keyed by everything they depend on: sizes, dtype, torch, processor, and the sources of what was
+compiled. Failures are recorded for a day (see ``failures``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,9 +24,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from rt_drama3.aot import notes as package_notes
-from rt_drama3.system.paths import cache_dir
+from rt_drama3.aot import failures
+from rt_drama3.aot.failures import compiler, folder
+from rt_drama3.system.machine import processor_name
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +37,10 @@ _RUNNER_SOURCE = Path(__file__).with_name("runner.cpp")
 
 
 class BrokenPackageError(RuntimeError):
-    """A package that is there and does not load.
+    """A package exists but does not load.
 
     Attributes:
-        path: of the package.
+        path: path of the package.
     """
 
     def __init__(self, path: Path, error: Exception) -> None:
@@ -47,46 +48,24 @@ class BrokenPackageError(RuntimeError):
         self.path = path
 
 
-def compiler() -> str | None:
-    """The C++ compiler that a build would use, or None; ``$CXX`` alone where that is set."""
-    named = os.environ.get("CXX")
-    candidates = [named] if named else ["g++", "clang++", "cl"]
-    return next((found for c in candidates if (found := shutil.which(c))), None)
-
-
-def folder() -> Path:
-    """Where packages are kept."""
-    return cache_dir() / "packages"
-
-
 def package_path(name: str, facts: Any, sources: Sequence[str]) -> Path:
-    """Where a package is, or would be, kept.
+    """Returns the path of a package, which may not exist yet.
 
     Args:
-        name: of the package; becomes the file's name.
+        name: name of the package; becomes the file's name.
         facts: sizes and dtypes that it was made for, as JSON values.
-        sources: files and folders of this package that its code comes from.
+        sources: files and folders of ``rt_drama3`` that its code comes from.
     """
     everything = {
         "facts": facts,
         "torch": torch.__version__,
         "python": sys.version_info[:2],
-        "machine": (platform.system(), platform.machine(), cpu_name()),
+        "machine": (platform.system(), platform.machine(), processor_name()),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "sources": _digest(tuple(sources)),
     }
     key = hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:20]
     return folder() / key / f"{name}.pt2"
-
-
-@functools.cache
-def cpu_name() -> str:
-    """The processor's model name, as well as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "")
 
 
 @functools.cache
@@ -99,20 +78,43 @@ def _digest(sources: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def compile_package(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, path: Path) -> None:
+class Exported(nn.Module):
+    """A module whose weights are inputs.
+
+    As constants of the package, small weights would be compiled into its code by value.
+    """
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self._names = names
+        self._module = [module]  # in a list, so that its weights are not this module's
+
+    def forward(self, weights: list[Tensor], inputs: tuple[Any, ...]) -> Any:
+        named = dict(zip(self._names, weights, strict=True))
+        return functional_call(self._module[0], named, inputs)
+
+
+def compile_package(
+    module: nn.Module, weights: dict[str, Tensor], inputs: tuple[Any, ...], shapes: Any, path: Path
+) -> None:
     """Compiles a module into ``path``, which appears whole or not at all.
 
+    The package takes the flattened ``weights`` and ``inputs``.
+
     Args:
-        module: without weights of its own.
-        inputs: of its forward; lists of tensors.
-        shapes: which dims are open, as torch.export wants them; None for none.
-        path: of the package.
+        module: what is compiled.
+        weights: its parameters and buffers by name.
+        inputs: inputs of its forward; tensors and lists of tensors.
+        shapes: dynamic dimensions of the inputs, in torch.export's form; None for none.
+        path: path of the package.
     """
     from torch._inductor import aoti_compile_and_package
 
+    exported, values = Exported(module, list(weights)), list(weights.values())
+    dynamic: Any = None if shapes is None else ([{}] * len(values), shapes)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as work, torch.no_grad():
-        program = torch.export.export(module, inputs, dynamic_shapes=shapes)
+        program = torch.export.export(exported, (values, inputs), dynamic_shapes=dynamic)
         package = aoti_compile_and_package(
             program,
             package_path=str(Path(work) / path.name),
@@ -122,7 +124,7 @@ def compile_package(module: nn.Module, inputs: tuple[Any, ...], shapes: Any, pat
 
 
 def load_package(path: Path) -> Run:
-    """Loads a package; the result runs it on the flattened inputs.
+    """Loads a package; the result runs it on the flattened weights and inputs.
 
     Raises:
         BrokenPackageError: the file is missing, cut short, or was made for something else.
@@ -141,14 +143,14 @@ def load_package(path: Path) -> Run:
 
 
 def runner_path() -> Path:
-    """Where the library is kept that runs packages without the interpreter lock."""
+    """Returns the path of the library that runs packages without the interpreter lock."""
     facts = {"torch": torch.__version__, "source": _RUNNER_SOURCE.read_text()}
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
     return folder() / f"runner-{key}.so"
 
 
 def build_runner() -> None:
-    """Compiles that library (seconds); without it packages run, but do not overlap.
+    """Compiles that library (seconds); without it packages run one at a time.
 
     Raises:
         OSError, subprocess.SubprocessError: there is no compiler, or it failed.
@@ -180,7 +182,7 @@ def build_runner() -> None:
 
 @functools.cache
 def _load_runner() -> bool:
-    """Whether the library is there and loaded; looked for once, when the first package loads."""
+    """Whether the library exists and is loaded; checked once, when the first package loads."""
     path = runner_path()
     if not path.exists():
         return False
@@ -188,6 +190,6 @@ def _load_runner() -> bool:
         torch.ops.load_library(path)
     except (OSError, RuntimeError) as error:
         log.warning("%s does not load (%s); packages run one at a time", path, error)
-        package_notes.discard(path, str(error))
+        failures.discard(path, str(error))
         return False
     return True

@@ -1,18 +1,17 @@
 """The frame step compiled ahead of time for a CPU, one package per batch size.
 
-The unit is exported with the attention length, the context and the length of a take left open, and
-with its weights as inputs (see ``packages``).
+The attention length, the context and the length of a take are dynamic dimensions of the package,
+and the weights are its inputs (see ``packages``).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from rt_drama3.aot.packages import Run, compile_package, load_package, package_path
 from rt_drama3.config import ModelConfig
@@ -24,7 +23,7 @@ _SOURCES = ("aot/step.py", "aot/packages.py", "graph_step.py", "model")
 
 
 def step_package(config: ModelConfig, dtype: torch.dtype, streams: int) -> Path:
-    """Where the package for ``streams`` streams is, or would be, kept."""
+    """Returns the path of the package for ``streams`` streams."""
     facts = {"config": dataclasses.asdict(config), "dtype": str(dtype)}
     return package_path(f"step-{streams}", facts, _SOURCES)
 
@@ -39,23 +38,6 @@ class _Unit(nn.Module):
     def forward(self, tensors: list[Tensor]) -> list[Tensor]:
         frame_step(self.model, _rebuild(tensors, self.model.config))
         return []
-
-
-class _Exportable(nn.Module):
-    """The unit with its weights as inputs.
-
-    As constants of the package, small weights would be compiled into its code by value.
-    """
-
-    def __init__(self, model: SpeechModel) -> None:
-        super().__init__()
-        self._names = [f"model.{name}" for name, _ in model.named_parameters()]
-        self._unit = [_Unit(model)]  # in a list, so that its weights are not this module's
-
-    def forward(self, weights: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
-        named = dict(zip(self._names, weights, strict=True))
-        result: list[Tensor] = functional_call(self._unit[0], named, (tensors,))
-        return result
 
 
 def _flatten(tensors: StepTensors) -> list[Tensor]:
@@ -93,7 +75,7 @@ def build_step(config: ModelConfig, dtype: torch.dtype, streams: int, path: Path
     from torch.export import Dim
 
     model = SpeechModel(config, "cpu", dtype)
-    weights = [weight.zero_() for weight in model.parameters()]
+    weights = {f"model.{name}": weight.zero_() for name, weight in model.named_parameters()}
     tensors = FrameStep(model, streams, context=64, max_frames=16).tensors(0, streams, 32)
     context, length, frames = (Dim(n, min=2) for n in ("context", "length", "frames"))
     cached = 2 * (len(tensors.state.keys) + len(tensors.state.tower_keys))
@@ -103,21 +85,20 @@ def build_step(config: ModelConfig, dtype: torch.dtype, streams: int, path: Path
     shapes += [{1: frames} if t.dim() == 3 else {} for t in tensors.sampling.tensors()]
     shapes += [{} for _ in tensors.output.tensors()]
     shapes += [{1: context}, {1: context}, {0: length}]
-    inputs = (weights, _flatten(tensors))
-    compile_package(_Exportable(model), inputs, ([{}] * len(weights), shapes), path)
+    compile_package(_Unit(model), weights, (_flatten(tensors),), (shapes,), path)
 
 
 class CompiledStep:
-    """Runs the step of one ``FrameStep`` through packages of some batch sizes.
+    """A runner that runs the step through packages of some batch sizes.
 
     A stream's numbers do not depend on the size of the batch it is computed in, bit for bit: every
-    product is one reduction per row (see ``linear``). So streams are spread over whatever packages
-    there are, and a package may join while takes are running. Two rows of a guided stream need a
-    package of two; one that begins without runs eagerly to its end, since eager and compiled steps
-    agree in their codes but not in every bit.
+    product is one reduction per row (see ``linear``). So streams are spread over the available
+    packages, and a package may be added while takes are running. A CFG pair needs a package of two;
+    one that starts without it runs eagerly to its end, since eager and compiled steps agree in
+    their codes but not in every bit.
 
     Args:
-        step: whose tensors are advanced.
+        step: owns the tensors that are advanced.
         sizes: batch sizes to load, 1 among them; more may be added.
 
     Raises:
@@ -143,9 +124,9 @@ class CompiledStep:
         model = self._step.model
         self._packages[size] = load_package(step_package(model.config, model.dtype, size))
 
-    def __call__(self, streams: int, length: int) -> None:
-        """One frame for the active ones of the leading slots; see ``FrameStep.run``."""
-        for start, size in self._spread(streams):
+    def __call__(self, slots: int, length: int) -> None:
+        """Makes one frame for the active streams in the leading slots; see ``FrameStep.run``."""
+        for start, size in self._batches(slots):
             if start in self._eager_pairs:
                 frame_step(self._step.model, self._step.tensors(start, start + size, length))
                 continue
@@ -156,23 +137,25 @@ class CompiledStep:
                 inputs = self._inputs[key] = [*self._weights, *_flatten(tensors)]
             self._packages[size](inputs)
 
-    def _spread(self, streams: int) -> Iterator[tuple[int, int]]:
-        """First slot and size of each batch; idle slots fill a batch up, or are left out."""
-        sizes, start = self.sizes, 0
-        self._eager_pairs = {n for n in self._eager_pairs if self._step.starts_pair(n)}
-        while start < streams:
-            if not self._step.is_active(start):
+    def _batches(self, slots: int) -> list[tuple[int, int]]:
+        """First slot and size of each batch; idle slots fill a batch up, or are left out.
+
+        Updates which CFG pairs run eagerly.
+        """
+        step, sizes, start, batches = self._step, self.sizes, 0, []
+        self._eager_pairs = {n for n in self._eager_pairs if step.starts_pair(n)}
+        while start < slots:
+            if not step.is_active(start):
                 start += 1
                 continue
             # A pair that runs eagerly ends the batch in front of it.
-            end = min((n for n in self._eager_pairs if n >= start), default=self._step.slots)
-            fitting = [
-                n for n in sizes if n <= end - start and not self._step.starts_pair(start + n - 1)
-            ]
+            end = min((n for n in self._eager_pairs if n >= start), default=step.slots)
+            fitting = [n for n in sizes if n <= end - start and not step.starts_pair(start + n - 1)]
             if fitting:
-                size = next((n for n in fitting if n >= streams - start), fitting[-1])
+                size = next((n for n in fitting if n >= slots - start), fitting[-1])
             else:
                 self._eager_pairs.add(start)
                 size = 2
-            yield start, size
+            batches.append((start, size))
             start += size
+        return batches

@@ -44,10 +44,10 @@ def doctor(
     ] = False,
 ) -> None:
     """Report hardware, chosen settings and missing dependencies."""
-    from rt_drama3.aot import notes as package_notes
+    from rt_drama3.aot import failures
 
     if fix:
-        for path in package_notes.forget():
+        for path in failures.clear():
             show(f"removed {path}")
     report = collect()
     if as_json:
@@ -125,7 +125,7 @@ def _cuda() -> Iterable[Finding]:
 
 
 def _compiler() -> Iterable[Finding]:
-    from rt_drama3.aot.packages import compiler
+    from rt_drama3.aot.failures import compiler
 
     path = compiler()
     if path is not None:
@@ -255,15 +255,15 @@ def _own_cache() -> Iterable[Finding]:
 
 def _compiled_packages() -> Iterable[Finding]:
     """Compiled packages, and records of failed builds."""
-    from rt_drama3.aot import notes as package_notes
+    from rt_drama3.aot import failures
 
-    built, broken = package_notes.packages()
+    built, broken = failures.packages()
     total = sum(path.stat().st_size for path in built)
     yield Finding("compiled steps", f"{len(built)} packages ({total / 1e6:.0f} MB)")
     for path in broken:
         advice = "it is rebuilt when next needed; rt-drama3 doctor --fix removes it now"
         yield Finding("compiled steps", f"{path} is damaged", "note", advice)
-    for path, reason, counts in package_notes.notes():
+    for path, reason, counts in failures.records():
         advice = "rt-drama3 doctor --fix clears this record, so that the next start retries"
         state = "retried after a day" if counts else "retried at the next start"
         yield Finding("compiled steps", f"{reason}; {state} ({path})", "note", advice)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rt_drama3.aot import notes as package_notes
-from rt_drama3.aot import packages
+from rt_drama3.aot import failures, packages
 from rt_drama3.aot.builder import PackageBuilder, Recipe
 from rt_drama3.aot.codec import CompiledCodec, build_codec, codec_package
 from rt_drama3.aot.step import CompiledStep, build_step, step_package
@@ -30,7 +29,7 @@ FRAMES = 200
 SETTINGS = {"greedy": SamplingConfig(0, 0), "sampled": SamplingConfig(0.9, 0.8, top_k=40)}
 
 needs_compiler = pytest.mark.skipif(
-    packages.compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
+    failures.compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
 )
 
 
@@ -63,7 +62,7 @@ def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _runner(cache: Path) -> None:
     """Packages are loaded through the runner, as they are once a build has finished."""
-    if packages.compiler() is not None:
+    if failures.compiler() is not None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RT_DRAMA3_CACHE", str(cache))
             packages.build_runner()
@@ -108,7 +107,7 @@ def test_compiled_codes_equal_eager_ones(
 def test_a_stream_is_the_same_to_the_bit_in_any_batch(
     checkpoint: tuple[SpeechModel, Codec],
 ) -> None:
-    """Others start, pause and end beside it; packages join; lengths change."""
+    """Meanwhile others start, pause and end; packages are added; lengths change."""
     model, _ = checkpoint
     built(model, 1)
     built(model, 2)
@@ -138,7 +137,7 @@ def test_a_stream_is_the_same_to_the_bit_in_any_batch(
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", SETTINGS.values(), ids=SETTINGS)
-def test_compiled_guidance_says_what_eager_guidance_says(
+def test_compiled_guidance_gives_the_codes_of_eager_guidance(
     checkpoint: tuple[SpeechModel, Codec], sampling: SamplingConfig
 ) -> None:
     model, _ = checkpoint
@@ -158,17 +157,17 @@ def test_compiled_guidance_says_what_eager_guidance_says(
     assert not runner._eager_pairs
 
 
-def test_a_guided_pair_is_never_parted(checkpoint: tuple[SpeechModel, Codec]) -> None:
+def test_a_cfg_pair_is_never_split(checkpoint: tuple[SpeechModel, Codec]) -> None:
     model, _ = checkpoint
     step = FrameStep(model, 4, 256, 16)
     step.configure(0, SETTINGS["sampled"], 1)
     step.configure(1, SETTINGS["sampled"], 1, guidance=2.0)
     runner = CompiledStep(step, ())
     runner._packages = {1: list, 2: list}  # type: ignore[assignment]
-    assert list(runner._spread(3)) == [(0, 1), (1, 2)]
+    assert list(runner._batches(3)) == [(0, 1), (1, 2)]
 
 
-def test_a_guided_pair_without_a_package_of_two_runs_eagerly_to_its_end(
+def test_a_cfg_pair_without_a_package_of_two_runs_eagerly_to_its_end(
     checkpoint: tuple[SpeechModel, Codec],
 ) -> None:
     model, _ = checkpoint
@@ -177,19 +176,24 @@ def test_a_guided_pair_without_a_package_of_two_runs_eagerly_to_its_end(
         step.configure(slot, SETTINGS["sampled"], 1, guidance=guidance)
     runner = CompiledStep(step, ())
     runner._packages = {1: list}  # type: ignore[assignment]
-    assert list(runner._spread(6)) == [(0, 1), (1, 2), (3, 1), (4, 2)]
+    assert list(runner._batches(6)) == [(0, 1), (1, 2), (3, 1), (4, 2)]
     assert runner._eager_pairs == {1, 4}
     runner._packages = {1: list, 2: list, 4: list}  # type: ignore[assignment]
-    assert list(runner._spread(6)) == [(0, 1), (1, 2), (3, 1), (4, 2)]  # nobody changes in mid-take
+    assert list(runner._batches(6)) == [
+        (0, 1),
+        (1, 2),
+        (3, 1),
+        (4, 2),
+    ]  # unchanged in mid-take
     step.release(4)
     step.configure(4, SETTINGS["sampled"], 1, guidance=2.0)
     step.release(1)
-    assert list(runner._spread(6)) == [(0, 4), (4, 2)]
+    assert list(runner._batches(6)) == [(0, 4), (4, 2)]
     assert runner._eager_pairs == {4}  # its slot was taken over between two frames
 
 
 @torch.inference_mode()
-def test_an_eager_pair_beside_compiled_streams_says_what_it_says_alone(
+def test_an_eager_pair_next_to_compiled_streams_makes_the_codes_it_makes_alone(
     checkpoint: tuple[SpeechModel, Codec],
 ) -> None:
     model, _ = checkpoint
@@ -252,7 +256,7 @@ def test_packages_are_taken_over_when_idle(
     path = codec_package(codec.config, codec.decoder.dtype, 1)
     if not path.exists():
         build_codec(codec.config, codec.decoder.dtype, 1, path)
-    here = packages.folder()
+    here = failures.folder()
     monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
     monkeypatch.setattr(PackageBuilder, "start", lambda _: None)
     config = EngineConfig(
@@ -261,7 +265,7 @@ def test_packages_are_taken_over_when_idle(
     maker = FrameMaker(model, codec, config, Costs())
     assert maker.mode == "eager"
     assert not maker.look_for_faster_step(idle=True)  # nothing is built yet
-    shutil.copytree(here, packages.folder())
+    shutil.copytree(here, failures.folder())
     assert not maker.look_for_faster_step(idle=False)
     assert maker.mode == "eager"
     assert maker.look_for_faster_step(idle=True)
@@ -270,7 +274,7 @@ def test_packages_are_taken_over_when_idle(
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_package_cut_short_is_named_and_built_anew(
+def test_a_truncated_package_is_reported_and_rebuilt(
     checkpoint: tuple[SpeechModel, Codec],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -334,7 +338,7 @@ def test_without_a_compiler_there_is_an_obstacle(
         builder.wait()
 
 
-def test_a_failure_is_remembered(
+def test_a_failure_is_recorded(
     checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
@@ -343,7 +347,7 @@ def test_a_failure_is_remembered(
         pytest.skip("needs a C++ compiler")
     path = builder.recipe.step_path(1)
     path.parent.mkdir(parents=True)
-    package_notes.remember_failure(path, "Traceback\n  ...\nRuntimeError: no room\n")
+    failures.record(path, "Traceback\n  ...\nRuntimeError: no room\n")
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("tried again"))
     builder.start()
     with pytest.raises(ConfigError, match="no room"):
@@ -353,16 +357,16 @@ def test_a_failure_is_remembered(
 def test_a_missing_runner_is_built_although_the_packages_are_there(
     checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As after an update that changed the runner alone; one that cannot be built is let be."""
+    """As after an update that changed the runner alone; one that cannot be built is skipped."""
     monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
     builder = PackageBuilder(*checkpoint, (1,), (1,))
-    if packages.compiler() is None:
+    if failures.compiler() is None:
         pytest.skip("needs a C++ compiler")
     for path, _ in builder.recipe.jobs():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert not builder.ready()
-    package_notes.remember_failure(packages.runner_path(), "RuntimeError: no room")
+    failures.record(packages.runner_path(), "RuntimeError: no room")
     assert builder.ready()
     packages.runner_path().with_suffix(".failed").unlink()
     packages.runner_path().touch()
@@ -370,7 +374,7 @@ def test_a_missing_runner_is_built_although_the_packages_are_there(
 
 
 def test_results_are_not_silently_zero(checkpoint: tuple[SpeechModel, Codec]) -> None:
-    """The fixtures speak at all: equal codes would prove nothing if all were the same."""
+    """Equal codes would prove nothing if all of them were the same."""
     model, _ = checkpoint
     step = FrameStep(model, 1, 256, 64)
     start(step, 0, 1, SETTINGS["sampled"])

@@ -17,7 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from rt_drama3.aot import notes as package_notes
+from rt_drama3.aot import failures
 from rt_drama3.cli import doctor
 from rt_drama3.cli.doctor import PROBES, Finding, Report, collect, render
 
@@ -259,14 +259,14 @@ def test_failed_and_damaged_packages_are_reported_and_removed(
     folder = tmp_path / "packages" / "key"
     folder.mkdir(parents=True)
     assert [f.value for f in only("folders", "compiled steps")] == ["0 packages (0 MB)"]
-    package_notes.remember_failure(folder / "step-1.pt2", "Trace\nno room left")
+    failures.record(folder / "step-1.pt2", "Trace\nno room left")
     (folder / "step-2.pt2").write_bytes(b"PK")
     _, damaged, failed = only("folders", "compiled steps")
     assert damaged.value == f"{folder / 'step-2.pt2'} is damaged"
     assert failed.value.startswith("no room left; retried after a day (")
     assert "doctor --fix" in damaged.advice
     assert "doctor --fix" in failed.advice
-    assert set(package_notes.forget()) == {folder / "step-1.failed", folder / "step-2.pt2"}
+    assert set(failures.clear()) == {folder / "step-1.failed", folder / "step-2.pt2"}
     assert len(only("folders", "compiled steps")) == 1
 
 

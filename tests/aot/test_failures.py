@@ -1,4 +1,4 @@
-"""Failures of compiled packages: remembered for a day and one compiler, then tried again."""
+"""Failures of compiled packages: recorded for a day and one compiler, then retried."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt_drama3.aot import notes as package_notes
-from rt_drama3.aot import packages
-from rt_drama3.aot.notes import KEPT, discard, failure, notes, remember_failure
+from rt_drama3.aot import failures
+from rt_drama3.aot.failures import KEPT, discard, failure, record, records
 
 
 @pytest.fixture
@@ -24,52 +23,52 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     now = SimpleNamespace(seconds=1e9)
-    monkeypatch.setattr(package_notes, "time", SimpleNamespace(time=lambda: now.seconds))
+    monkeypatch.setattr(failures, "time", SimpleNamespace(time=lambda: now.seconds))
     return now
 
 
 def test_a_failure_expires(package: Path, clock: SimpleNamespace) -> None:
     assert failure(package) is None
-    remember_failure(package, "Traceback\nOSError: no room\n")
+    record(package, "Traceback\nOSError: no room\n")
     assert failure(package) == f"OSError: no room (details: {package.with_suffix('.failed')})"
     clock.seconds += KEPT - 1
     assert failure(package) is not None
     clock.seconds += 2
     assert failure(package) is None
-    assert notes() == [(package.with_suffix(".failed"), "OSError: no room", False)]
+    assert records() == [(package.with_suffix(".failed"), "OSError: no room", False)]
 
 
-def test_a_clock_that_was_set_back_keeps_no_failure_for_ever(
+def test_a_clock_that_was_set_back_does_not_keep_a_failure_forever(
     package: Path, clock: SimpleNamespace
 ) -> None:
-    remember_failure(package, "x")
+    record(package, "x")
     clock.seconds -= 10 * KEPT
     assert failure(package) is None
 
 
-def test_another_compiler_is_tried(
+def test_a_failure_does_not_apply_to_another_compiler(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = tmp_path / "c++"
     compiler.write_text("old")
-    monkeypatch.setattr(packages, "compiler", lambda: str(compiler))
-    remember_failure(package, "x")
+    monkeypatch.setattr(failures, "compiler", lambda: str(compiler))
+    record(package, "x")
     assert failure(package) is not None
     compiler.write_text("newer")
     assert failure(package) is None
-    remember_failure(package, "x")
-    monkeypatch.setattr(packages, "compiler", lambda: None)
+    record(package, "x")
+    monkeypatch.setattr(failures, "compiler", lambda: None)
     assert failure(package) is None
 
 
 @pytest.mark.parametrize("content", ["", "Traceback\nOSError: of an earlier version", "[]", "{}"])
-def test_a_note_that_cannot_be_read_counts_for_nothing(package: Path, content: str) -> None:
+def test_a_record_that_cannot_be_read_is_ignored(package: Path, content: str) -> None:
     package.with_suffix(".failed").write_text(content)
     assert failure(package) is None
-    assert notes() == [(package.with_suffix(".failed"), "it cannot be read", False)]
+    assert records() == [(package.with_suffix(".failed"), "it cannot be read", False)]
 
 
-def test_a_package_is_built_anew_once(package: Path, clock: SimpleNamespace) -> None:
+def test_a_package_is_rebuilt_once(package: Path, clock: SimpleNamespace) -> None:
     package.write_bytes(b"half")
     assert discard(package, "cut short")
     assert not package.exists()
