@@ -1,7 +1,8 @@
-"""What a checkpoint is: sizes of model and codec, and how codes are drawn.
+"""Configuration of a checkpoint: sizes of model and codec, and sampling settings.
 
-``config_files`` reads these from the checkpoint's JSON; nothing about the 35B model is assumed, so
-the nano voice and pruned checkpoints are the same code with other numbers. No torch in this file.
+``checkpoint.config_files`` reads these from the checkpoint's JSON; nothing about the 35B model is
+assumed, so the nano voice and pruned checkpoints use the same code with other sizes. No torch in
+this file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rt_drama3.errors import RequestError
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Sizes of one gated grouped-query attention, as used by backbone and tower alike."""
+    """Sizes of one gated grouped-query attention layer, of the backbone or the tower."""
 
     dim: int
     heads: int
@@ -68,7 +69,7 @@ class BackboneConfig:
 
     @property
     def linear_conv_dim(self) -> int:
-        """Channels of the DeltaNet convolution: Q, K and V side by side."""
+        """Channels of the DeltaNet convolution: Q, K and V concatenated."""
         keys = self.linear_key_heads * self.linear_key_dim
         return 2 * keys + self.linear_value_heads * self.linear_value_dim
 
@@ -88,7 +89,7 @@ class TowerConfig:
     codebook_size: int
     ffn: int
     norm_eps: float
-    backbone_codebooks: int  # k: codebooks 1..k join the backbone input; the others the tower
+    backbone_codebooks: int  # k: codebooks 1..k enter the backbone input, the others the tower
 
     @property
     def residual_layers(self) -> int:
@@ -129,17 +130,17 @@ class ModelConfig:
 
     @property
     def candidates(self) -> int:
-        """Main tokens that can be sampled: the semantic band and eos, eos last."""
+        """Number of main tokens that can be sampled: the semantic band, then eos."""
         return self.semantic_end - self.semantic_start + 2
 
 
 @dataclass(frozen=True)
 class SegmentConfig:
-    """How much of a long text a checkpoint speaks at a time.
+    """How a checkpoint divides a long text into segments.
 
     Attributes:
-        longest: UTF-8 bytes of a piece.
-        remembered: a piece sees earlier ones of its text as turns before it.
+        longest: maximum UTF-8 bytes of a segment.
+        remembered: a segment sees earlier ones of its text as previous turns.
     """
 
     longest: int = 300
@@ -196,12 +197,12 @@ class SamplingConfig:
     """How codes are drawn (docs/model.md, 7). Temperature 0 is greedy.
 
     Attributes:
-        temperature: of the main (semantic or eos) token.
-        head_temperature: of the codebook heads.
+        temperature: temperature of the main (semantic or eos) token.
+        head_temperature: temperature of the codebook heads.
         top_p: nucleus of both; the main draw keeps the crossing token, the heads drop it.
-        top_k: caps the main draw when set; the heads use ``min(top_k, head_top_k)``.
-        head_top_k: cap of the codebook heads.
-        repetition_aware: redraw a semantic token that occurs in the last 16 main tokens.
+        top_k: top-k of the main draw, if any; the heads use ``min(top_k, head_top_k)``.
+        head_top_k: top-k of the codebook heads.
+        repetition_aware: redraw a semantic token that occurs among the latest main tokens.
         ras_temperature, ras_top_k, ras_top_p: settings of that redraw.
     """
 
@@ -224,7 +225,7 @@ def resolve_sampling(
     top_k: int | None = None,
     repetition_aware: bool = True,
 ) -> SamplingConfig:
-    """A request's sampling over the checkpoint's defaults; see ``Drama3.generate``.
+    """Applies a request's sampling settings to the checkpoint's defaults; see ``Drama3.generate``.
 
     Raises:
         RequestError: a value is out of range.

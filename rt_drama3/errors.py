@@ -1,34 +1,34 @@
-"""The errors a user of rt_drama3 can meet.
+"""The exceptions that rt_drama3 raises.
 
-Every message says what was wrong, with which value, and what to do about it. A caller can catch
-``RtDrama3Error`` for all of them; anything else that escapes the package is a bug.
+Every message states what is wrong, the value, and what to do about it. ``RtDrama3Error`` is the
+base class of them all; any other exception that escapes the package is a bug.
 """
 
 from __future__ import annotations
 
 
 class RtDrama3Error(Exception):
-    """Base of every error that rt_drama3 raises on purpose."""
+    """Base class of all errors that rt_drama3 raises."""
 
 
 class ConfigError(RtDrama3Error):
-    """A setting (file, environment, argument) has a value that cannot work."""
+    """A setting (file, environment, argument) has an invalid value."""
 
 
 class CheckpointError(RtDrama3Error):
-    """A checkpoint is missing, incomplete, damaged, or of a kind that is not supported."""
+    """A checkpoint is missing, incomplete, damaged, or not supported."""
 
 
 class RequestError(RtDrama3Error):
-    """A request cannot be served as asked: bad text, audio, codes or sampling settings."""
+    """A request is invalid: its text, audio, codes or sampling settings."""
 
 
 class Overloaded(RtDrama3Error):  # noqa: N818 - the name is the condition, as in the protocol
-    """More work was asked for than can stay realtime; retry later or elsewhere."""
+    """The engine is at capacity; retry later or on another node."""
 
 
 class DeviceError(RtDrama3Error):
-    """The compute device is missing, out of memory, or failed."""
+    """The compute device is missing, out of memory, or has failed."""
 
 
 class SinkError(RtDrama3Error):
@@ -36,4 +36,4 @@ class SinkError(RtDrama3Error):
 
 
 class PipeClosed(SinkError):  # noqa: N818 - the name is the condition
-    """The reader of a pipe has gone away: usually a player that was closed."""
+    """The reader of a pipe has closed it, for example a player that was stopped."""

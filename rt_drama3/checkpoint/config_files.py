@@ -1,7 +1,7 @@
 """Reads a checkpoint's JSON files into the classes of ``config``, and checks every value.
 
-A value that the maths in ``model/`` or ``codec/`` does not implement is refused here, by name, so
-that no checkpoint loads and quietly computes something else. No torch in this file.
+A value that ``model/`` or ``codec/`` does not implement is refused here, by name, so that no
+checkpoint loads and silently computes something else. No torch in this file.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class _Section:
         return tuple(value)
 
     def only(self, *known: str) -> None:
-        """Refuses every key but these: one that is misspelt would quietly change nothing."""
+        """Refuses unknown keys: a misspelt one would silently have no effect."""
         for key in self.values:
             if key not in known:
                 raise CheckpointError(
-                    f"{self.where}: {key!r} is no key of it; it may hold {', '.join(known)}."
+                    f"{self.where}: unknown key {key!r}; the known keys are {', '.join(known)}."
                 )
 
     def section(self, key: str) -> _Section:
@@ -219,7 +219,7 @@ def parse_model_config(values: object, where: str = "config.json") -> ModelConfi
     """Reads and checks the parsed ``config.json`` of a checkpoint.
 
     Raises:
-        CheckpointError: a key is missing or has a value that the implementation does not cover.
+        CheckpointError: a key is missing or has a value that is not supported.
     """
     top = _Section(values, where)
     architectures = top.values.get("architectures", ["FishOmniModel"])
@@ -258,7 +258,7 @@ def parse_model_config(values: object, where: str = "config.json") -> ModelConfi
 
 
 def _dtype(top: _Section) -> str:
-    """Which dtype the weights are stored in, by either of the names that the key has."""
+    """The dtype that the weights are stored in, from either spelling of the key."""
     key = "dtype" if "dtype" in top.values else "torch_dtype"
     top.equals(key, "bfloat16", "float16", "float32")
     return str(top.values.get(key, "bfloat16"))
@@ -294,12 +294,12 @@ _CODEC_KEYS = (
 
 
 def parse_codec_config(values: object, where: str = "codec_config.json") -> CodecConfig:
-    """Reads ``codec_config.json``; keys that are absent keep the official codec's values.
+    """Reads ``codec_config.json``; absent keys keep the official codec's values.
 
     ``pre`` and ``encoder_transformer`` may be null for an encode half without them.
 
     Raises:
-        CheckpointError: a key is unknown, or a value has the wrong type or cannot work.
+        CheckpointError: a key is unknown, or a value has the wrong type or is invalid.
     """
     top = _Section(values, where)
     top.only(*_CODEC_KEYS)
@@ -338,7 +338,7 @@ def _rope_dtype(top: _Section, default: str) -> str:
 
 
 def parse_sampling(values: object, where: str = "generation_config.json") -> SamplingConfig:
-    """Reads a checkpoint's sampling defaults; absent keys keep the law of docs/model.md.
+    """Reads a checkpoint's sampling defaults; absent keys keep those of docs/model.md.
 
     Without ``head_temperature`` the heads use the main temperature.
 

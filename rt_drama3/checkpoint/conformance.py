@@ -1,7 +1,7 @@
-"""What a checkpoint's tensors are checked for: names, shapes and dtypes, and while loading numbers.
+"""Checks of a checkpoint's tensors: names, shapes and dtypes, and while loading their values.
 
-The names are compared with the inventory before anything is read; a tensor too many is refused like
-one too few, since either means that the model would not compute what its maker meant.
+Names are compared with the inventory before anything is read; extra tensors are refused like
+missing ones, since either means that the model would not compute what its author intended.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Differences:
     """How stored tensors differ from an inventory.
 
     Attributes:
-        missing: names that the inventory has and the files have not.
-        unexpected: names that the files have and the inventory has not.
-        misfits: one sentence for each tensor of a wrong shape or dtype.
+        missing: names in the inventory that the files lack.
+        unexpected: names in the files that the inventory lacks.
+        misfits: one sentence for each tensor with the wrong shape or dtype.
     """
 
     missing: Sequence[str]
@@ -85,7 +85,7 @@ def compare(entries: Mapping[str, Entry], specs: Mapping[str, TensorSpec]) -> Di
 
 def _fp8_hint(entry: Entry, spec: TensorSpec) -> str:
     if spec.kind == EXPERT:
-        return ", as the quantization_config of config.json promises"
+        return ", which the quantization_config of config.json declares"
     if spec.family == "experts" and entry.dtype == "F8_E4M3":
         return ": FP8 experts need the quantization_config in config.json"
     return ""
@@ -94,12 +94,12 @@ def _fp8_hint(entry: Entry, spec: TensorSpec) -> str:
 def check_numbers(name: str, tensor: Tensor, kind: str) -> None:
     """Refuses NaN and infinity, and negative block scales.
 
-    A zero scale is accepted: it is how an all-zero block may be stored.
+    A zero scale is accepted: an all-zero block may be stored that way.
 
     Args:
-        name: of the tensor, for the message.
-        tensor: any piece of it, in its stored dtype, on any device.
-        kind: of its ``TensorSpec``.
+        name: name of the tensor, for the message.
+        tensor: any part of it, in its stored dtype, on any device.
+        kind: kind of its ``TensorSpec``.
 
     Raises:
         CheckpointError: naming the tensor and the first bad value.
@@ -111,7 +111,7 @@ def check_numbers(name: str, tensor: Tensor, kind: str) -> None:
             return
         bad = magnitude == 0x7F
     else:
-        # max propagates NaN, and is several times faster than a test of every number.
+        # max propagates NaN, and is several times faster than testing every value.
         finite = bool(tensor.abs().max().isfinite())
         if finite and (kind != SCALE or not bool((tensor < 0).any())):
             return

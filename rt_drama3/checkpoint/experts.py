@@ -1,9 +1,9 @@
-"""How many experts each layer really has: pruned checkpoints keep fewer, layer by layer.
+"""The number of experts in each layer: pruned checkpoints keep fewer, layer by layer.
 
-Three ways of saying so are understood. ``num_experts`` of the config may be a list. The metadata of
-the index may hold ``drama_experts``, for each layer the official ids of the kept experts (in the
-order of the router's rows). Or the files speak for themselves: a layer whose router has fewer rows
-than the config's one number, and as many experts.
+Three forms are supported. ``num_experts`` of the config may be a list. The metadata of the index
+may hold ``drama_experts``, for each layer the official ids of the kept experts (in the order of the
+router's rows). Or the files imply it: a layer's router has fewer rows than the config's number, and
+the layer has that number of experts.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def with_stored_experts(config: ModelConfig, found: Scan) -> ModelConfig:
     """The config with the number of experts that each layer has in the files.
 
     Raises:
-        CheckpointError: the kept lists are malformed, or a layer has fewer experts than a token
-            takes.
+        CheckpointError: the kept lists are malformed, or a layer has fewer experts than each
+            token uses.
     """
     backbone = config.backbone
     kept = kept_experts(found.metadata, backbone.layers)
@@ -56,8 +56,8 @@ def with_stored_experts(config: ModelConfig, found: Scan) -> ModelConfig:
 def official_entries(found: Scan, layers: int) -> dict[str, Entry]:
     """Stored tensors with the experts of every layer numbered 0, 1, 2 ...
 
-    Files of a pruned checkpoint may keep the official ids; then the kept lists tell which expert
-    belongs to which row of the router.
+    Files of a pruned checkpoint may keep the official ids; then the kept lists map each expert
+    to its row of the router.
 
     Raises:
         CheckpointError: the kept lists are malformed.

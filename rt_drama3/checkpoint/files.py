@@ -16,21 +16,21 @@ TOKENIZER = "tokenizer.json"
 CODEC = "codec.pth"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-SHORTEST_PIECE = 64  # bytes; a piece must hold a speaker tag and some words
+SHORTEST_SEGMENT = 64  # bytes; a segment must hold a speaker tag and some words
 
 _LFS_POINTER = b"version https://git-lfs"
 
 
 def require(directory: Path, name: str) -> Path:
-    """The path of a file that must be there.
+    """Returns the path of a required file.
 
     Raises:
-        CheckpointError: it is missing, or is a Git LFS pointer in place of the file.
+        CheckpointError: it is missing, or is a Git LFS pointer instead of the file.
     """
     path = directory / name
     if not path.is_file():
         raise CheckpointError(
-            f"{directory}: {name} is missing. Download the checkpoint again, all files in one "
+            f"{directory}: {name} is missing. Download the checkpoint again, with all files in one "
             "folder."
         )
     try:
@@ -61,17 +61,17 @@ def read_json(path: Path) -> object:
 
 
 def read_sampling(directory: Path) -> SamplingConfig:
-    """A checkpoint's own sampling defaults; without ``generation_config.json`` those of the law.
+    """A checkpoint's sampling defaults; without ``generation_config.json`` those of the model spec.
 
     Raises:
-        CheckpointError: a value cannot work.
+        CheckpointError: a value is invalid.
     """
     path = directory / SAMPLING
     return parse_sampling(read_json(path), str(path)) if path.is_file() else SamplingConfig()
 
 
 def read_fixed_voice(directory: Path) -> bool:
-    """Whether the checkpoint speaks in one voice whatever the references: ``fixed_voice`` there.
+    """Whether the checkpoint has one voice and ignores references: its key ``fixed_voice``.
 
     Raises:
         CheckpointError: it is neither true nor false.
@@ -80,10 +80,10 @@ def read_fixed_voice(directory: Path) -> bool:
 
 
 def read_directions(directory: Path) -> bool:
-    """Whether directions and speaker tags mean something to it: ``reads_directions`` there.
+    """Whether the checkpoint understands directions and speaker tags: ``reads_directions``.
 
-    They do to Drama 3. A small voice that would say them aloud declares false, and its prompts
-    then go without them.
+    Drama 3 does. A small voice that would read them aloud declares false, and they are left out of
+    its prompts.
 
     Raises:
         CheckpointError: it is neither true nor false.
@@ -92,20 +92,20 @@ def read_directions(directory: Path) -> bool:
 
 
 def read_segments(directory: Path) -> SegmentConfig:
-    """How much text it speaks at a time: ``piece_bytes`` and ``remembers_pieces`` there.
+    """How a long text is divided into segments: ``piece_bytes`` and ``remembers_pieces``.
 
-    A small voice that was taught single sentences only loses its way in more.
+    A small voice that was trained on single sentences only gets lost in longer text.
 
     Raises:
-        CheckpointError: a value cannot work.
+        CheckpointError: a value is invalid.
     """
     path, base = directory / SAMPLING, SegmentConfig()
     values = read_json(path) if path.is_file() else {}
     longest = values.get("piece_bytes", base.longest) if isinstance(values, dict) else base.longest
-    if isinstance(longest, bool) or not isinstance(longest, int) or longest < SHORTEST_PIECE:
+    if isinstance(longest, bool) or not isinstance(longest, int) or longest < SHORTEST_SEGMENT:
         raise CheckpointError(
-            f"{path}: piece_bytes is {longest!r}, but a whole number from {SHORTEST_PIECE} up is "
-            "needed."
+            f"{path}: piece_bytes is {longest!r}; it must be an integer of at least "
+            f"{SHORTEST_SEGMENT}."
         )
     return SegmentConfig(longest, _flag(path, "remembers_pieces", base.remembered))
 
@@ -114,15 +114,15 @@ def _flag(path: Path, name: str, default: bool) -> bool:
     values = read_json(path) if path.is_file() else {}
     value = values.get(name, default) if isinstance(values, dict) else default
     if not isinstance(value, bool):
-        raise CheckpointError(f"{path}: {name} is {value!r}, but true or false is needed.")
+        raise CheckpointError(f"{path}: {name} is {value!r}; it must be true or false.")
     return value
 
 
 def read_codec_config(directory: Path) -> CodecConfig:
-    """Sizes of the codec; without ``codec_config.json`` those of the official codec.
+    """The sizes of the codec; without ``codec_config.json`` those of the official codec.
 
     Raises:
-        CheckpointError: a value cannot work.
+        CheckpointError: a value is invalid.
     """
     path = directory / CODEC_CONFIG
     return parse_codec_config(read_json(path), str(path)) if path.is_file() else CodecConfig()
@@ -135,7 +135,7 @@ def check_codec_fits(model: ModelConfig, codec: CodecConfig) -> None:
     codec clamps (docs/model.md, 8.2).
 
     Raises:
-        CheckpointError: another number of codebooks or another semantic codebook.
+        CheckpointError: the number of codebooks or the size of the semantic codebook differs.
     """
     for what, ours, theirs in (
         ("codebooks", model.num_codebooks, codec.num_codebooks),
@@ -143,6 +143,6 @@ def check_codec_fits(model: ModelConfig, codec: CodecConfig) -> None:
     ):
         if ours != theirs:
             raise CheckpointError(
-                f"The model has {ours} {what}, its codec {theirs}: {CODEC_CONFIG} does not belong "
-                f"to {CONFIG}. Without {CODEC_CONFIG} the codec has the official sizes."
+                f"The model has {ours} {what}, but its codec has {theirs}: {CODEC_CONFIG} does not "
+                f"match {CONFIG}. Without {CODEC_CONFIG} the codec has the official sizes."
             )

@@ -1,4 +1,4 @@
-"""What a checkpoint folder holds and lacks, told from headers alone, also when it is broken."""
+"""What a checkpoint folder holds and lacks, read from headers alone; it may be broken."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CodecInfo:
     """The codec of a checkpoint.
 
     Attributes:
-        parameters: numbers in ``codec.pth``, weight-norm pairs as stored.
+        parameters: values in ``codec.pth``, weight-norm pairs as stored.
         encoder: whether it has its encode half.
         sample_rate: in Hz.
         frame_samples: samples per frame.
@@ -64,16 +64,16 @@ class CheckpointInfo:
         path: the folder.
         licence: first line of its licence, or what its model card says.
         files: safetensors files, with their number of tensors.
-        parameters: numbers of the language model, block scales not counted.
+        parameters: values of the language model without block scales.
         family_bytes: bytes on disk of each family of tensors.
         dtype_bytes: bytes on disk of each stored dtype.
         config: what ``config.json`` says, experts as stored.
         candidates: main tokens that can be sampled.
-        codec: of ``codec.pth``.
-        sampling: its own sampling defaults, or those of the law.
+        codec: contents of ``codec.pth``.
+        sampling: its own sampling defaults, or those of the model spec.
         fixed_voice: references do not change its voice.
         missing, unexpected, misfits: see ``Differences``.
-        problems: everything that keeps it from loading, one sentence each.
+        problems: everything that prevents loading, one sentence each.
     """
 
     path: str
@@ -126,29 +126,29 @@ class CheckpointInfo:
 def inspect(directory: Path) -> CheckpointInfo:
     """Describes a checkpoint folder without loading its weights.
 
-    Whatever is missing or damaged becomes a problem in the result instead of an exception.
+    Missing or damaged parts become problems in the result instead of exceptions.
     """
     info = CheckpointInfo(str(directory), licence=_licence(directory))
     found = scan(directory)
     info.problems += found.problems
     info.files = dict(Counter(entry.shard for entry in found.entries.values()))
-    config = _attempt(info, lambda: _read_config(directory))
+    config = _isolated(info, lambda: _read_config(directory))
     if config is not None and found.entries:
         stored = config
-        config = _attempt(info, lambda: with_stored_experts(stored, found)) or stored
+        config = _isolated(info, lambda: with_stored_experts(stored, found)) or stored
     info.config = config
     info.candidates = None if config is None else config.candidates
     _add_tensors(info, found, config)
-    info.codec = _attempt(info, lambda: _codec(info, directory, config))
-    info.sampling = _attempt(info, lambda: read_sampling(directory))
-    info.fixed_voice = bool(_attempt(info, lambda: read_fixed_voice(directory)))
+    info.codec = _isolated(info, lambda: _codec(info, directory, config))
+    info.sampling = _isolated(info, lambda: read_sampling(directory))
+    info.fixed_voice = bool(_isolated(info, lambda: read_fixed_voice(directory)))
     if config is not None:
         known = config
-        _attempt(info, lambda: load_tokenizer(directory, known))
+        _isolated(info, lambda: load_tokenizer(directory, known))
     return info
 
 
-def _attempt(info: CheckpointInfo, read: Callable[[], _Result]) -> _Result | None:
+def _isolated(info: CheckpointInfo, read: Callable[[], _Result]) -> _Result | None:
     try:
         return read()
     except CheckpointError as error:
@@ -165,7 +165,7 @@ def _add_tensors(info: CheckpointInfo, found: Scan, config: ModelConfig | None) 
     entries = found.entries
     if config is not None:
         layers = config.backbone.layers
-        entries = _attempt(info, lambda: official_entries(found, layers)) or entries
+        entries = _isolated(info, lambda: official_entries(found, layers)) or entries
     specs = {} if config is None else inventory(config)
     families: Counter[str] = Counter()
     dtypes: Counter[str] = Counter()
@@ -190,7 +190,7 @@ def _add_tensors(info: CheckpointInfo, found: Scan, config: ModelConfig | None) 
 def _codec(info: CheckpointInfo, directory: Path, model: ModelConfig | None) -> CodecInfo:
     config = read_codec_config(directory)
     if model is not None:
-        _attempt(info, lambda: check_codec_fits(model, config))
+        _isolated(info, lambda: check_codec_fits(model, config))
     state = unwrap_codec_state(read_codec_file(directory))
     encoder = has_encode_half(config, state)
     shapes = {_one_spelling(name): tuple(value.shape) for name, value in state.items()}

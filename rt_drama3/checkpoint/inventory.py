@@ -23,7 +23,7 @@ EXPERT_MATRICES = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What one official tensor must look like.
+    """The required form of one official tensor.
 
     Attributes:
         shape: as stored.
@@ -70,12 +70,12 @@ def tower_head(codebook: int) -> str:
 
 
 def scale_shape(rows: int, columns: int) -> tuple[int, int]:
-    """Blocks of an FP8 matrix; a last partial block counts."""
+    """Blocks of an FP8 matrix; a partial last block counts."""
     return -(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK)
 
 
 def inventory(config: ModelConfig) -> dict[str, TensorSpec]:
-    """All tensors that a checkpoint with this config holds, no more and no fewer.
+    """Returns exactly the tensors that a checkpoint with this config holds.
 
     Returns:
         Official name -> ``TensorSpec``, in the order of the model.

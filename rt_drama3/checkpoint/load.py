@@ -1,8 +1,8 @@
 """Checkpoint folder -> modules on a device, tensor by tensor.
 
-Peak host memory is what stays resident plus the one tensor (or piece of a large one) in hand:
-parameters are made where they will live and filled region by region, each tensor read in the order
-of the files, checked, changed and dropped. No shard is ever read whole.
+Peak host memory is what stays resident plus one tensor (or one chunk of a large one): parameters
+are allocated on their device and filled region by region; each tensor is read in file order,
+checked, converted and dropped. No shard is ever read as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rt_drama3.model import SpeechModel
 
 Progress = Callable[[int, int], None]
 
-PIECE_BYTES = 32 << 20  # read at once of a tensor that is copied row by row
+CHUNK_BYTES = 32 << 20  # bytes per read of a tensor that is copied row by row
 _FP8_CAPABILITY = (8, 9)  # the first CUDA devices with FP8 arithmetic
 
 
@@ -46,7 +46,7 @@ def read_config(directory: Path) -> ModelConfig:
     """Reads ``config.json``, and from the weights' headers how many experts each layer has.
 
     Raises:
-        CheckpointError: a value is not supported, or the weights' files are damaged.
+        CheckpointError: a value is not supported, or a weight file is damaged.
     """
     path = require(directory, CONFIG)
     config = parse_model_config(read_json(path), str(path))
@@ -71,11 +71,11 @@ def load_model(
     Args:
         directory: a checkpoint folder.
         config: from ``read_config`` of that folder.
-        device: where the parameters are made.
-        dtype: of matrices and activations; norms and gates are float32.
+        device: device of the parameters.
+        dtype: dtype of matrices and activations; norms and gates are float32.
         progress: called with bytes done and bytes in all.
         fp8: keep FP8 expert matrices as they are; None keeps them where the device has FP8
-            arithmetic. Otherwise they are multiplied with their scales once, here.
+            arithmetic. Otherwise they are dequantised here.
 
     Raises:
         CheckpointError: naming the tensor that is missing, unexpected, of the wrong shape or dtype,
@@ -97,13 +97,13 @@ def load_model(
 
 
 def fp8_fits(config: ModelConfig) -> bool:
-    """Whether expert matrices can stay in FP8: stored so, and made of whole blocks."""
+    """Whether expert matrices can stay in FP8: stored that way, and made of whole blocks."""
     sizes = (config.backbone.hidden_size, config.backbone.expert_ffn)
     return config.fp8_experts and not any(size % FP8_BLOCK for size in sizes)
 
 
 def has_fp8(device: torch.device) -> bool:
-    """Whether a device multiplies FP8 numbers."""
+    """Whether a device has FP8 arithmetic."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY
 
 
@@ -112,7 +112,7 @@ def load_codec(directory: Path, device: torch.device | str, dtype: torch.dtype) 
 
     Raises:
         CheckpointError: the file is missing or damaged, holds other tensors than
-            ``codec_config.json`` (or the official sizes) ask for, or does not fit the model.
+            ``codec_config.json`` (or the official sizes) requires, or does not fit the model.
     """
     config = read_codec_config(directory)
     if (directory / CONFIG).is_file():
@@ -122,10 +122,10 @@ def load_codec(directory: Path, device: torch.device | str, dtype: torch.dtype) 
 
 
 def read_codec_file(directory: Path) -> object:
-    """What ``codec.pth`` holds. Its data is mapped, not read, where the file's format allows it.
+    """Loads ``codec.pth``. Its data is memory-mapped where the file's format allows it.
 
     Raises:
-        CheckpointError: it is missing, damaged, or holds more than plain tensors.
+        CheckpointError: it is missing or damaged, or holds anything but plain tensors.
     """
     path = require(directory, CODEC)
     try:
@@ -140,7 +140,7 @@ def read_codec_file(directory: Path) -> object:
 
 
 class _Filler:
-    """Carries out placements, and keeps count of the bytes."""
+    """Carries out placements and counts the bytes."""
 
     def __init__(
         self,
@@ -166,10 +166,10 @@ class _Filler:
             region = self._parameters[step.target][step.index]
             if step.change is None:
                 (source,) = step.sources
-                for rows, piece in self._pieces(source):
-                    _copy(region[rows], piece, source.name)
+                for rows, chunk in self._chunks(source):
+                    _copy(region[rows], chunk, source.name)
                 continue
-            tensors = [self._piece(source, source.rows) for source in step.sources]
+            tensors = [self._chunk(source, source.rows) for source in step.sources]
             changed = step.change(tensors, region.dtype)
             _copy(region, changed, step.sources[0].name)
 
@@ -181,34 +181,34 @@ class _Filler:
                 shape[dim] = part.stop - part.start
         return math.prod(shape) * TORCH_DTYPES[entry.dtype].itemsize
 
-    def _pieces(self, source: Source) -> Iterator[tuple[slice, Tensor]]:
-        """A source in pieces of at most ``PIECE_BYTES``, each with its rows in the region."""
+    def _chunks(self, source: Source) -> Iterator[tuple[slice, Tensor]]:
+        """A source in chunks of up to ``CHUNK_BYTES``, each with its rows in the region."""
         entry = self._entries[source.name]
         rows = source.rows or slice(0, entry.shape[0])
-        step = max(1, PIECE_BYTES * entry.shape[0] // max(entry.nbytes, 1))
+        step = max(1, CHUNK_BYTES * entry.shape[0] // max(entry.nbytes, 1))
         for start in range(rows.start, rows.stop, step):
             stop = min(start + step, rows.stop)
-            piece = self._piece(source, slice(start, stop))
-            yield slice(start - rows.start, stop - rows.start), piece
+            chunk = self._chunk(source, slice(start, stop))
+            yield slice(start - rows.start, stop - rows.start), chunk
 
-    def _piece(self, source: Source, rows: slice | None) -> Tensor:
+    def _chunk(self, source: Source, rows: slice | None) -> Tensor:
         entry = self._entries[source.name]
-        piece = self._reader.read(entry, rows)
+        chunk = self._reader.read(entry, rows)
         if source.columns is not None:
-            piece = piece[:, source.columns]
-        piece = piece.to(self._work)
-        check_numbers(entry.name, piece, self._specs[source.name].kind)
-        self._done += piece.numel() * piece.element_size()
+            chunk = chunk[:, source.columns]
+        chunk = chunk.to(self._work)
+        check_numbers(entry.name, chunk, self._specs[source.name].kind)
+        self._done += chunk.numel() * chunk.element_size()
         if self._progress is not None:
             self._progress(self._done, self._total)
-        return piece
+        return chunk
 
 
 def _copy(region: Tensor, values: Tensor, name: str) -> None:
-    """Fills a region; refuses numbers that the region's dtype cannot hold."""
+    """Fills a region; refuses values out of range of its dtype."""
     assert region.shape == values.shape, name  # copy_ would broadcast
     region.copy_(values)
     if region.dtype == torch.float16 and not bool(region.isfinite().all()):
         raise CheckpointError(
-            f"{name} holds numbers beyond float16's range; load with dtype bfloat16 or float32."
+            f"{name} holds values out of range of float16; load with dtype bfloat16 or float32."
         )

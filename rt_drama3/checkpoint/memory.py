@@ -2,7 +2,7 @@
 
 A frame of few streams multiplies every weight it touches by one row or a few, so it cannot be
 faster than memory delivers those weights: the floor. Everything here is counted from the sizes in
-the config; no model is built. Only tensors count, not what allocators and libraries keep beside.
+the config; no model is built. Only tensors count, not the overhead of allocators and libraries.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from rt_drama3.config import AttentionShape, ModelConfig
 from rt_drama3.errors import ConfigError
 from rt_drama3.model.sampling import draws_per_frame
+from rt_drama3.model.state import RAS_WINDOW
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _F32, _I64 = 4, 8
-_RAS_WINDOW = 16
 _FP8_BLOCK = 128
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Bytes; see ``plan`` for what they assume.
+class MemoryPlan:
+    """Bytes of memory; see ``plan`` for what is assumed.
 
     Attributes:
         weights: all weights.
@@ -30,7 +30,7 @@ class Budget:
         experts: weights of the routed experts that a frame is expected to read.
         cached: attention keys and values that a frame reads, of all streams.
         recurrent: DeltaNet state that a frame reads and writes back, of all streams.
-        streams: speaking at once.
+        streams: concurrent streams.
     """
 
     weights: int
@@ -55,7 +55,7 @@ class Budget:
         """Milliseconds that one frame of all streams takes at least.
 
         Args:
-            bandwidth: of the memory, in bytes per second.
+            bandwidth: memory bandwidth in bytes per second.
         """
         return 1e3 * self.frame / bandwidth
 
@@ -70,16 +70,16 @@ def plan(
     streams: int = 1,
     position: int | None = None,
     all_experts: bool = False,
-) -> Budget:
+) -> MemoryPlan:
     """Counts a model's bytes.
 
     Args:
         config: sizes.
-        dtype: of matrices, activations and caches.
-        fp8: routed experts are kept in FP8.
+        dtype: dtype of matrices, activations and caches.
+        fp8: routed experts stay in FP8.
         context: rows that a stream can hold.
         max_frames: frames that a take can have.
-        streams: speaking at once.
+        streams: concurrent streams.
         position: rows that every stream has read, as seen by the frame that is counted; None is
             half the context.
         all_experts: every routed expert is read (small models on a CPU) instead of those that are
@@ -126,9 +126,9 @@ def plan(
     tail = back.linear_conv_dim * (back.conv_kernel - 1) * size
     fixed = linear * (matrix + tail)
     state = (full + tower.layers) * context * row + fixed + 2 * dim * size
-    state += (1 + _RAS_WINDOW) * _I64 + 1
+    state += (1 + RAS_WINDOW) * _I64 + 1
     sampling = max_frames * draws_per_frame(tower.num_codebooks) * _F32 + 6 * _F32 + 6 * _I64 + 1
-    return Budget(
+    return MemoryPlan(
         weights=dense + tables * dim * size + sum(back.experts) * expert,
         stream=state + sampling,
         dense=dense + streams * looked_up * dim * size,

@@ -1,8 +1,8 @@
-"""Where every official tensor goes in ``SpeechModel``, and how it is changed on the way.
+"""Where each official tensor goes in ``SpeechModel``, and how it is changed on the way.
 
 A plan is a list of placements, each filling one region of one parameter from one to three official
 tensors. Together they fill every element of every parameter once and read every official tensor.
-What is changed, and why, is with the functions at the end; the layouts are those of the
+The functions at the end document each change and its reason; the layouts are those of
 docs/model.md, 2, and of the modules in ``model/``.
 """
 
@@ -55,7 +55,7 @@ class Placement:
         target: parameter of ``SpeechModel``, by its dotted name.
         index: region of the parameter, as an index of its leading dims; () is all of it.
         change: makes the region's contents; None copies the only source row by row, so that it may
-            be read in pieces of any number of rows.
+            be read in chunks of any number of rows.
     """
 
     sources: tuple[Source, ...]
@@ -68,7 +68,7 @@ def plan(config: ModelConfig, *, fp8: bool, trimmed_head: bool) -> list[Placemen
     """All placements of a checkpoint.
 
     Args:
-        config: of the checkpoint.
+        config: sizes of the checkpoint.
         fp8: the model keeps expert matrices in FP8 (the checkpoint's must be FP8 then).
         trimmed_head: ``lm_head`` holds only the rows that can be sampled, in our order.
     """
@@ -145,7 +145,7 @@ def _attention(shape: AttentionShape, official: str, ours: str) -> Iterator[Plac
     yield _changed(
         f"{official}.q_proj.weight",
         f"{ours}.qkv",
-        partial(part_gates, head_dim=shape.head_dim),
+        partial(split_gates, head_dim=shape.head_dim),
         (slice(0, 2 * query),),
     )
     start = 2 * query
@@ -234,7 +234,7 @@ def _tower_layer(config: TowerConfig, layer: int) -> Iterator[Placement]:
 
 
 def one_plus(weight: Tensor) -> Tensor:
-    """A zero-centred gamma as the plain one it means, in float32 (docs/model.md, 4)."""
+    """The plain gamma of a zero-centred one, in float32 (docs/model.md, 4)."""
     return weight.float() + 1
 
 
@@ -248,18 +248,18 @@ def depthwise(weight: Tensor) -> Tensor:
     return weight.squeeze(1)
 
 
-def part_gates(weight: Tensor, head_dim: int) -> Tensor:
+def split_gates(weight: Tensor, head_dim: int) -> Tensor:
     """Rows query|gate per head -> all queries, then all gates (docs/model.md, 2.2)."""
     per_head = weight.unflatten(0, (-1, 2, head_dim))  # [heads, query|gate, head_dim, dim]
-    parted: Tensor = per_head.transpose(0, 1).flatten(0, 2)
-    return parted
+    split: Tensor = per_head.transpose(0, 1).flatten(0, 2)
+    return split
 
 
 def halves_order(head_dim: int, rotary: int) -> Tensor:
     """Order of a head's dims that turns interleaved rotary pairs into half-split ones.
 
     The tower rotates dims (2j, 2j + 1) together, ``model.ops.rotate`` dims (j, j + rotary/2);
-    queries and keys re-ordered alike have the same products (docs/model.md, 9.1).
+    reordering queries and keys alike keeps their products (docs/model.md, 9.1).
     """
     dims = torch.arange(head_dim)
     return torch.cat((dims[0:rotary:2], dims[1:rotary:2], dims[rotary:]))
@@ -293,8 +293,8 @@ def fold(tensors: Sequence[Tensor], dtype: torch.dtype, eps: float) -> Tensor:
 
     Args:
         tensors: embedding ``[codes, dim]``, zero-centred enorm ``[dim]``, W_e ``[dim, dim]``.
-        dtype: of the table.
-        eps: of the norm.
+        dtype: dtype of the table.
+        eps: epsilon of the norm.
 
     Returns:
         ``[codes, dim]``.

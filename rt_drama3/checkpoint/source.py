@@ -1,4 +1,4 @@
-"""A model's name -> the folder that holds it: the embedded voice, a folder, or a hub download."""
+"""Resolves a model name to its folder: the embedded voice, a local folder or a hub download."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ _NANO_FOLDER = Path(__file__).parents[1] / "voices" / "nano"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _SMALL_FILES = (CONFIG, CODEC_CONFIG, SAMPLING, TOKENIZER, CODEC, INDEX, "LICENSE*", "README.md")
 
-# The hub's client has changed its HTTP library before; what a lost connection raises is the base of
+# The hub's client has changed its HTTP library before; a lost connection raises the base class of
 # its own error.
 _NETWORK_ERRORS: tuple[type[BaseException], ...] = (OSError, HfHubHTTPError.__bases__[0])
 
 
 def resolve(name_or_path: str, revision: str | None = None) -> Path:
-    """The folder of a checkpoint, downloaded first if need be.
+    """Returns the folder of a checkpoint, and downloads it first if necessary.
 
     Args:
         name_or_path: "nano", a folder, or a hub id such as "fishaudio/drama-3". A folder that
-            exists wins over a hub id of the same name.
+            exists takes precedence over a hub id of the same name.
         revision: branch, tag or commit of a hub id; None is the newest.
 
     Raises:
-        CheckpointError: there is no such folder, or the download is not possible.
-        ConfigError: a revision was given for something that has none.
+        CheckpointError: the folder does not exist, or the download failed.
+        ConfigError: a revision was given for something other than a hub id.
     """
     path = Path(name_or_path).expanduser()
     local = name_or_path == NANO or path.exists()
     if local and revision is not None:
         raise ConfigError(
-            f"revision {revision!r} was given, but {name_or_path} is not a hub id; leave it out."
+            f"revision {revision!r} was given, but {name_or_path} is not a hub id; omit it."
         )
     if name_or_path == NANO:
         return _NANO_FOLDER
@@ -71,14 +71,16 @@ def resolve(name_or_path: str, revision: str | None = None) -> Path:
 
 
 def _download(name: str, revision: str | None) -> Path:
-    """The small files first, since only the index knows the shards; both of one commit."""
+    """Downloads the small files first, since the index names the shards; both from one commit."""
     folder = _snapshot(name, revision, _SMALL_FILES)
     shards = [SINGLE]
     if (folder / INDEX).is_file():
         index = read_json(folder / INDEX)
         weight_map = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(weight_map, dict) or not weight_map:
-            raise CheckpointError(f"{folder / INDEX} has no weight_map; is {name} a Drama 3?")
+            raise CheckpointError(
+                f"{folder / INDEX} has no weight_map; is {name} a Drama 3 checkpoint?"
+            )
         shards = sorted({str(shard) for shard in weight_map.values()})
     return _snapshot(name, folder.name, shards)  # a snapshot's folder is named by its commit
 
@@ -100,8 +102,8 @@ def _snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
         ) from error
     except RepositoryNotFoundError as error:
         raise CheckpointError(
-            f"There is no folder {name} here and no {where} on the hub, unless it is private: "
-            "check the spelling, or log in with 'hf auth login'."
+            f"{name} is neither a folder here nor {where} on the hub, unless it is private: check "
+            "the spelling, or log in with 'hf auth login'."
         ) from error
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
@@ -111,6 +113,6 @@ def _snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:
         ) from error
     except _NETWORK_ERRORS as error:
         raise CheckpointError(
-            f"The download of {where} failed: {error}. Check connection and disk space, then try "
-            "again: it goes on where it stopped."
+            f"The download of {where} failed: {error}. Check the connection and disk space, then "
+            "try again: it resumes where it stopped."
         ) from error

@@ -1,9 +1,9 @@
-"""Official safetensors files, sharded or not: their headers, and their data piece by piece.
+"""Official safetensors files, sharded or not: their headers, and their data in parts.
 
-The format is a length, a JSON header and raw data, so the pieces are read with plain file reads
+The format is a length, a JSON header and raw data, so the parts are read with plain file reads
 into fresh memory rather than through a memory map: pages of a map count as memory of the process
-until the system takes them back, and a file cut short underneath a map kills the process instead
-of raising an error.
+until the system reclaims them, and truncating a mapped file kills the process instead of raising an
+error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -35,10 +34,10 @@ _AGAIN = "Download the checkpoint again."
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored tensor: where its bytes lie and what they are.
+    """One stored tensor: the location and type of its bytes.
 
     Attributes:
-        name: as in the file.
+        name: name in the file.
         shard: file name.
         dtype: the format's name, such as ``BF16``.
         shape: as stored.
@@ -60,13 +59,13 @@ class Entry:
 
 @dataclass
 class Scan:
-    """Everything the headers of a checkpoint say.
+    """Everything that the headers of a checkpoint hold.
 
     Attributes:
-        directory: of the checkpoint.
-        entries: tensor name -> where it is, shard by shard in file order.
-        metadata: of the index, or of the only file.
-        problems: what is wrong with index or files, one sentence each; empty when sound.
+        directory: the checkpoint folder.
+        entries: tensor name -> its location, shard by shard in file order.
+        metadata: metadata of the index, or of the only file.
+        problems: what is wrong with the index or the files, one sentence each.
     """
 
     directory: Path
@@ -75,7 +74,7 @@ class Scan:
     problems: list[str] = field(default_factory=list)
 
     def require_sound(self) -> None:
-        """Refuses files that do not hang together.
+        """Refuses files that are inconsistent.
 
         Raises:
             CheckpointError: naming the first problem and counting the others.
@@ -87,7 +86,7 @@ class Scan:
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether a folder holds a language model at all."""
+    """Whether a folder holds a language model."""
     return (directory / INDEX).is_file() or (directory / SINGLE).is_file()
 
 
@@ -115,7 +114,7 @@ def scan(directory: Path) -> Scan:
     for name, shard in (weight_map or {}).items():
         if name not in found.entries and shard not in broken:
             found.problems.append(
-                f"{directory / INDEX} says that {name} is in {shard}, but it is not. {_AGAIN}"
+                f"{directory / INDEX} puts {name} into {shard}, but it is not there. {_AGAIN}"
             )
     return found
 
@@ -147,7 +146,7 @@ def _weight_map(found: Scan) -> dict[str, str] | None:
 
 
 def _is_file_name(text: str) -> bool:
-    """Whether a text is a plain file name on every system."""
+    """Whether ``text`` is a plain file name on every system."""
     names = (PurePosixPath(text).name, PureWindowsPath(text).name)
     return text not in ("", "..") and names == (text, text)
 
@@ -173,7 +172,7 @@ def _header(directory: Path, shard: str) -> tuple[list[Entry], Mapping[str, Any]
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, _MAX_HEADER):
-            raise CheckpointError(f"{path} is cut short or no safetensors file. {_AGAIN}")
+            raise CheckpointError(f"{path} is truncated or not a safetensors file. {_AGAIN}")
         text = file.read(length)
     try:
         header = json.loads(text)
@@ -197,16 +196,18 @@ def _header(directory: Path, shard: str) -> tuple[list[Entry], Mapping[str, Any]
         kind = TORCH_DTYPES.get(entry.dtype)
         wanted = entry.nbytes if kind is None else entry.elements * kind.itemsize
         if entry.start != end or entry.nbytes != wanted or entry.nbytes < 0:
-            raise CheckpointError(f"{path}: the header's place of {entry.name} is wrong. {_AGAIN}")
+            raise CheckpointError(
+                f"{path}: the header has a wrong offset or size for {entry.name}. {_AGAIN}"
+            )
         end += entry.nbytes
     if end != size:
-        fault = "cut short" if end > size else "too long"
+        fault = "truncated" if end > size else "too long"
         raise CheckpointError(f"{path} is {fault}: {size:,} bytes instead of {end:,}. {_AGAIN}")
     return entries, metadata
 
 
 class TensorReader:
-    """Reads tensors of a sound scan. Use as a context manager; one file is open at a time."""
+    """Reads the tensors of a valid scan. A context manager; one file is open at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -216,12 +217,7 @@ class TensorReader:
     def __enter__(self) -> TensorReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -265,7 +261,7 @@ class TensorReader:
             self._shard = shard
         self._file.seek(start)
         done = 0
-        while done < len(into):  # one read gives at most 2 GiB
+        while done < len(into):  # one read returns up to 2 GiB
             count = self._file.readinto(into[done:])
             if not count:
                 raise CheckpointError(f"{self._directory / shard} ends early. {_AGAIN}")

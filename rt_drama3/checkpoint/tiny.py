@@ -153,7 +153,7 @@ def _tensors(
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     values = _random(name, spec.shape, generator)
     if name == HEAD:
-        values[config.eos] *= 0.25  # speech of a few seconds before chance ends it
+        values[config.eos] *= 0.25  # speech lasts a few seconds before eos is drawn
     if spec.kind != EXPERT:
         return {name: values.to(torch.bfloat16)}
     matrix, scales = quantize_fp8(values, exact=exact)
@@ -161,7 +161,7 @@ def _tensors(
 
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Float32 values by the role that the name tells."""
+    """Float32 values that suit the role of the tensor, taken from its name."""
     part = name.removesuffix(".weight").rpartition(".")[2]
     if part == "A_log":
         return torch.empty(shape).uniform_(1, 16, generator=generator).log()
@@ -172,7 +172,7 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
         return 0.1 * normal + (1 if name.endswith("linear_attn.norm.weight") else 0)
     if "embed" in part:
         return normal
-    # Columns feed one output; heads are louder, for draws that are neither flat nor certain.
+    # Outputs sum over columns; heads are larger, so that draws are neither flat nor certain.
     loud = 3.0 if name == HEAD or ".heads." in name else 1.0
     return normal.mul_(loud * torch.Size(shape[1:]).numel() ** -0.5)
 

@@ -185,8 +185,8 @@ def _set(values: JsonObject, dotted: str, value: Any) -> None:
         near = [key for key in known_keys() if key.endswith(dotted.rpartition(".")[2])]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ConfigError(
-            f"{dotted!r} is no key of config.json, nor of codec_config.json with 'codec.' before "
-            f"it{hint}"
+            f"unknown key {dotted!r}: it is neither in config.json nor, with the prefix 'codec.', "
+            f"in codec_config.json{hint}"
         )
     *path, last = dotted.split(".")
     for number, part in enumerate(path):
@@ -197,7 +197,7 @@ def _set(values: JsonObject, dotted: str, value: Any) -> None:
             )
     before = values[last]
     if isinstance(before, bool) != isinstance(value, bool) and before is not None:
-        raise ConfigError(f"{dotted} is {value!r}, but {before!r} or its opposite is needed.")
+        raise ConfigError(f"{dotted} is {value!r}; a {type(before).__name__} is needed.")
     values[last] = value
 
 

@@ -1,7 +1,7 @@
 """The checkpoint's tokenizer, checked against its config.
 
 A tokenizer of another checkpoint would turn every prompt into other tokens without any error, so
-each token with a meaning of its own is looked up here (docs/model.md, 6 and 10).
+every special token is checked here (docs/model.md, 6 and 10).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ SPEAKER_TOKENS = tuple(f"<|speaker:{i}|>" for i in range(SPEAKERS))
 
 
 def semantic_token(code: int) -> str:
-    """The token of a code of the first codebook."""
+    """Returns the token of a code of the first codebook."""
     return f"<|semantic:{code}|>"
 
 
 def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
-    """Loads ``tokenizer.json``; padding and truncation that it may ask for are turned off.
+    """Loads ``tokenizer.json``; its padding and truncation settings are turned off.
 
     Raises:
         CheckpointError: the file is missing or damaged, or a token is missing, has another id than
             the config says, or is not one token.
     """
     path = require(directory, TOKENIZER)
-    data = read_json(path)  # its errors say where the file is damaged
+    data = read_json(path)  # its errors name the damaged place
     try:
         tokenizer = read_tokenizer(path, data)
     except Exception as error:  # tokenizers raises nothing more specific
         raise CheckpointError(
-            f"{path} is no tokenizer that this version can read ({error}). Download it again."
+            f"{path} is not a tokenizer that this version can read ({error}). Download it again."
         ) from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -52,7 +52,7 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
 
 
 def tokenizer_problems(tokenizer: Tokenizer, config: ModelConfig) -> Iterator[str]:
-    """What is wrong with a tokenizer, one phrase each."""
+    """Yields what is wrong with a tokenizer, one phrase each."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     expected: dict[str, int | None] = dict.fromkeys((*STRUCTURAL, *SPEAKER_TOKENS))
     expected[IM_END] = config.eos
@@ -65,7 +65,7 @@ def tokenizer_problems(tokenizer: Tokenizer, config: ModelConfig) -> Iterator[st
         elif wanted is not None and found != wanted:
             yield f"{token} is {found} instead of {wanted}"
         elif (ids := tokenizer.encode(token).ids) != [found]:
-            yield f"{token} becomes {ids} instead of the one token {found}"
+            yield f"{token} is encoded as {ids} instead of the single token {found}"
     token, highest = max(vocabulary.items(), key=lambda item: item[1])
     if highest >= config.backbone.vocab_size:
         yield f"{token} is {highest}, but vocab_size is {config.backbone.vocab_size}"

@@ -21,7 +21,7 @@ from rt_drama3.errors import RequestError
 
 if TYPE_CHECKING:
     from rt_drama3.checkpoint import CheckpointInfo
-    from rt_drama3.checkpoint.memory import Budget
+    from rt_drama3.checkpoint.memory import MemoryPlan
 
 model_app = typer.Typer(help="Inspect checkpoints, or make tiny ones.", no_args_is_help=True)
 
@@ -95,7 +95,7 @@ def make_tiny(
     show(f"wrote {directory}")
 
 
-def _budget(folder: Path, streams: int, dtype: str) -> Budget:
+def _budget(folder: Path, streams: int, dtype: str) -> MemoryPlan:
     from rt_drama3 import checkpoint
     from rt_drama3.checkpoint.memory import plan
     from rt_drama3.engine.config import read_engine_config
@@ -110,7 +110,7 @@ def _budget(folder: Path, streams: int, dtype: str) -> Budget:
     )
 
 
-def _plan_table(budget: Budget, bandwidth: float) -> Table:
+def _plan_table(budget: MemoryPlan, bandwidth: float) -> Table:
     mega = 1e6
     return _table(
         [

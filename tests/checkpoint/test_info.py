@@ -1,4 +1,4 @@
-"""``inspect`` tells what is there, also when much is not."""
+"""``inspect`` describes what is there, even when much is missing."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _codec(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Pat
         ),
     ],
 )
-def test_what_is_broken_is_told(tiny: Path, damage: Callable[[Path], object], part: str) -> None:
+def test_broken_parts_are_reported(tiny: Path, damage: Callable[[Path], object], part: str) -> None:
     damage(tiny)
     info = inspect(tiny)
     assert any(part in problem for problem in info.problems), info.problems

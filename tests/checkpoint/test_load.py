@@ -177,7 +177,7 @@ def test_parts_of_one_change_may_lie_in_different_shards(tiny: Path) -> None:
 def test_reading_in_small_pieces_changes_nothing(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_module, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(load_module, "CHUNK_BYTES", 1000)
     monkeypatch.setattr("rt_drama3.checkpoint.placement._FOLD_ROWS", 7)
     check(tiny)
 
@@ -195,7 +195,7 @@ def test_progress_counts_every_byte_once(tiny: Path) -> None:
 
 
 def drop_experts(kept: dict[int, list[int]], rename: bool) -> Callable[[Tensors], None]:
-    """Prunes layers to the kept experts, numbered anew or under their old ids."""
+    """Prunes layers to the kept experts, renumbered or under their old ids."""
 
     def change(tensors: Tensors) -> None:
         for layer, ids in kept.items():
@@ -232,7 +232,7 @@ def test_experts_per_layer_from_the_config(tiny: Path) -> None:
     check(tiny)
 
 
-@pytest.mark.parametrize("rename", [True, False], ids=["numbered anew", "official ids"])
+@pytest.mark.parametrize("rename", [True, False], ids=["renumbered", "official ids"])
 @pytest.mark.parametrize(
     "listed",
     [list, lambda kept: {str(k): v for k, v in enumerate(kept)}, json.dumps],

@@ -18,7 +18,7 @@ from pathlib import Path
 from rt_drama3.checkpoint import load, load_model, make_tiny, read_config
 
 torch.set_num_threads(1)
-load.PIECE_BYTES = 1 << 20
+load.CHUNK_BYTES = 1 << 20
 
 def anonymous():
     for line in open("/proc/self/status"):

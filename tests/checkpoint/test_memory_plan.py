@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rt_drama3.checkpoint.config_files import parse_model_config
-from rt_drama3.checkpoint.memory import Budget, plan
+from rt_drama3.checkpoint.memory import MemoryPlan, plan
 from rt_drama3.checkpoint.tiny_config import tiny_config
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import ConfigError
@@ -126,7 +126,7 @@ def test_all_experts_of_a_small_model_are_read() -> None:
     assert budget.dense + budget.experts == reads.total
 
 
-def official(streams: int) -> Budget:
+def official(streams: int) -> MemoryPlan:
     return plan(official_config(), fp8=True, context=4096, streams=streams, position=1024)
 
 

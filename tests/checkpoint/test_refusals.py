@@ -93,7 +93,7 @@ def test_transposed_matrix(tiny: Path) -> None:
     [
         (NORM, torch.float64, "F64 instead of BF16 or F16 or F32"),
         ("lm_head.weight", torch.int8, "I8 instead of"),
-        (EXPERT, torch.bfloat16, "BF16 instead of F8_E4M3, as the quantization_config"),
+        (EXPERT, torch.bfloat16, "BF16 instead of F8_E4M3, which the quantization_config"),
         (EXPERT, torch.float8_e5m2, "F8_E5M2 instead of F8_E4M3"),
         (SCALE, torch.float16, "F16 instead of F32 or BF16"),
         (f"{LAYER}.mlp.shared_expert.up_proj.weight", torch.float8_e4m3fn, "F8_E4M3 instead"),
@@ -182,7 +182,7 @@ def test_index_naming_a_tensor_that_its_shard_lacks(tiny: Path) -> None:
     name = next(iter(second))
     del second[name]
     save_file(second, tiny / SECOND)
-    refuses(tiny, f"{name} is in {SECOND}, but it is not")
+    refuses(tiny, f"puts {name} into {SECOND}, but it is not there")
 
 
 def test_tensor_that_the_index_does_not_list(tiny: Path) -> None:
@@ -216,7 +216,7 @@ def test_unusable_index(tiny: Path, text: str) -> None:
 def test_truncated_shard(tiny: Path, keep: int) -> None:
     data = (tiny / SECOND).read_bytes()
     (tiny / SECOND).write_bytes(data[:keep])
-    refuses(tiny, SECOND, "cut short")
+    refuses(tiny, SECOND, "truncated")
 
 
 def test_shard_with_a_tail(tiny: Path) -> None:
@@ -359,7 +359,7 @@ class _Trap:
     [b"", b"PK\x03\x04junk", b"junk" * 50, pickle.dumps(_Trap(), protocol=2)],
     ids=["empty", "no archive", "junk", "code"],
 )
-def test_codec_that_is_no_dict_of_tensors(
+def test_codec_that_is_not_a_dict_of_tensors(
     tiny: Path, data: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tiny / "codec.pth").write_bytes(data)
@@ -405,7 +405,9 @@ def test_a_key_of_the_codec_that_does_not_exist(tiny: Path, section: str) -> Non
 
     edit_json(tiny / "codec_config.json", misspell)
     known = "n_layer, n_head" if section else "sr, latent"
-    with pytest.raises(CheckpointError, match=rf"codec_config.*: 'sample_rat' is no key.*{known}"):
+    with pytest.raises(
+        CheckpointError, match=rf"codec_config.*: unknown key 'sample_rat'.*{known}"
+    ):
         load_codec(tiny, "cpu", torch.float32)
 
 
@@ -437,7 +439,7 @@ def test_whether_it_reads_directions(tiny: Path) -> None:
         read_directions(tiny)
 
 
-def test_fixed_voice_that_is_no_truth_value(tiny: Path) -> None:
+def test_fixed_voice_that_is_not_a_boolean(tiny: Path) -> None:
     (tiny / "generation_config.json").write_text('{"fixed_voice": "yes"}')
     with pytest.raises(CheckpointError, match="fixed_voice is 'yes'"):
         read_fixed_voice(tiny)

@@ -100,10 +100,13 @@ def _response(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
         ),
         (errors.HFValidationError("bad"), "not a valid hub id"),
         (_response(errors.GatedRepoError), "accept its licence at https://huggingface.co/fish"),
-        (_response(errors.RepositoryNotFoundError), "There is no folder fishaudio/drama-3"),
+        (
+            _response(errors.RepositoryNotFoundError),
+            "fishaudio/drama-3 is neither a folder here nor",
+        ),
         (_response(errors.RevisionNotFoundError), "has no revision 'v9'"),
         (_response(errors.HfHubHTTPError), "download of fishaudio/drama-3 at v9 failed: refused"),
-        (OSError(28, "No space left on device"), "No space left on device. Check connection and"),
+        (OSError(28, "No space left on device"), "No space left on device. Check the connection"),
         (errors.HfHubHTTPError.__bases__[0]("connection reset"), "failed: connection reset"),
     ],
 )
