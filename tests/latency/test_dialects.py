@@ -326,7 +326,7 @@ def test_a_server_that_sends_fast_is_interrupted_all_the_same(
     """All of an utterance is there before half a second of it would have been played."""
     monkeypatch.setattr(remote, "make_client", lambda endpoint: caller("native"))
     endpoint = Endpoint("http://127.0.0.1:1", "native")
-    _, spoken, cut = run(remote._peer(endpoint, 2, 3, 0.0))
+    _, spoken, cut = run(remote.converse(endpoint, 2, 3, 0.0))
     assert all(made.ended and made.ended - made.arrivals[0].at < 0.5 for made in spoken)
     assert [made.cancelled is not None for made in cut] == [True] * 3
     assert all(measure(made).silent_ms is not None for made in cut)

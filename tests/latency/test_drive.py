@@ -9,7 +9,7 @@ import pytest
 from rt_drama3_bench.dialects import Interruption
 from rt_drama3_bench.drive import drive, most_concurrent
 from rt_drama3_bench.metrics import Arrival, Recording, measure
-from rt_drama3_bench.remote import _doubling, judge_level, schedule
+from rt_drama3_bench.remote import doubling, judge_level, schedule
 from rt_drama3_bench.schedules import ScheduledRequest
 from tests.latency.virtual import run
 
@@ -121,7 +121,7 @@ def test_what_breaks_a_level() -> None:
 
 
 def test_levels() -> None:
-    ramp = _doubling("steady")
+    ramp = doubling("steady")
     assert [next(ramp) for _ in range(8)] == [1, 2, 3, 4, 6, 8, 12, 16]
     assert len(schedule("steady", 3, 10, 0)) == 3
     assert {due.at for due in schedule("steady", 3, 10, 0)} == {0}

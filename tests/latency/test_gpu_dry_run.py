@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rt_drama3.config import SamplingConfig
-from rt_drama3.graph_step import FrameStep
+from rt_drama3.graph_step import FrameStep, frame_step
 from rt_drama3_bench.local import gpu
 from rt_drama3_bench.local.device_run import DeviceRun
 from rt_drama3_bench.local.gpu_checks import lockstep
@@ -105,7 +105,7 @@ def test_lockstep_finds_a_difference_and_continues() -> None:
         step.configure(0, SamplingConfig(), seed=0)
 
     def disturbed(streams: int, length: int) -> None:
-        steps[1]._eager(streams, length)
+        frame_step(model, steps[1].tensors(0, streams, length))
         if int(steps[1].sampling.frame[0]) == 3:
             steps[1].output.codes += 1
             steps[1].state.hidden += 1

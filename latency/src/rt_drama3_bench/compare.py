@@ -129,4 +129,6 @@ def _only(one: Result, two: Result) -> list[str]:
 
 def _machine(run: Result) -> str:
     where = run.environment
-    return f"{run.scenario}, {where.get('cpu')}, {where.get('rt_drama3')}, {where.get('time')}"
+    version = where.get("rt_drama3")
+    known = [f"rt-drama3 {version}"] if version else []
+    return ", ".join([run.scenario, str(where.get("cpu")), *known, str(where.get("time"))])

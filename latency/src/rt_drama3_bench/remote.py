@@ -42,7 +42,7 @@ def peer(
     Raises:
         BenchError: the first utterance failed.
     """
-    first, spoken, cut = asyncio.run(_peer(endpoint, times, barge_ins, pause))
+    first, spoken, cut = asyncio.run(converse(endpoint, times, barge_ins, pause))
     figures = metrics.measure(first)
     result.preparation["connection"] = first.connect
     result.preparation["first utterance of all"] = (figures.total_ms or 0.0) / 1e3
@@ -211,7 +211,7 @@ def _ramp(
     if warm.error is not None:
         raise BenchError(f"the first utterance failed: {warm.error}")
     result.preparation["first utterance of all"] = (warm.ended or warm.due) - warm.due
-    ramp = iter(levels) if levels else _doubling(pattern)
+    ramp = iter(levels) if levels else doubling(pattern)
     unit = "streams" if pattern in ("steady", "turns") else "requests a second"
     reached: list[LoadLevel] = []
     patient = replace(endpoint, timeout=max(endpoint.timeout, 6 * seconds))
@@ -239,7 +239,7 @@ def _ramp(
         result.notes.append(f"{unit}: the highest level held; the limit lies above it")
 
 
-def _doubling(pattern: str) -> Iterator[float]:
+def doubling(pattern: str) -> Iterator[float]:
     """Levels: 1, 2, 3, 4, 6, 8, 12 ...; a quarter of them where they are requests a second."""
     scale = 1.0 if pattern in ("steady", "turns") else 0.25
     grown = (scale * n * 2**k for k in range(1, 8) for n in (2, 3))
@@ -255,9 +255,14 @@ async def _once(endpoint: Endpoint) -> Recording:
         await caller.close()
 
 
-async def _peer(
+async def converse(
     endpoint: Endpoint, times: int, barge_ins: int, pause: float
 ) -> tuple[Recording, list[Recording], list[Recording]]:
+    """The utterances of ``peer``: the very first, those to measure, and the interrupted ones.
+
+    Raises:
+        BenchError: the first utterance failed.
+    """
     caller, loop = make_client(endpoint), asyncio.get_running_loop()
 
     async def one(text: str, cut: Interruption | None = None) -> Recording:

@@ -36,10 +36,11 @@ def page(result: Result) -> str:
     where = result.environment
     gpu = (where.get("gpu") or {}).get("name")
     machine = f"{where.get('cpu')}, {where.get('cores')} cores" + (f", {gpu}" if gpu else "")
+    version = where.get("rt_drama3")
+    product = [f"rt-drama3 {version}"] if version else []
     parts = [
         f"<h1>{escape(result.scenario)}</h1>",
-        f"<p>{escape(machine)}; rt-drama3 {escape(str(where.get('rt_drama3')))}; "
-        f"{escape(str(where.get('time')))}</p>",
+        f"<p>{escape('; '.join([machine, *product, str(where.get('time'))]))}</p>",
     ]
     if result.noise is not None and result.noise.noisy:
         reasons = escape("; ".join(result.noise.reasons))
