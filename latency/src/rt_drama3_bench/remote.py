@@ -81,10 +81,10 @@ def judge_seams(result: Result, spoken: Sequence[Recording]) -> None:
         if one.error is None and one.rate
         for fault in seams.check(one.audio(), one.seams(), one.rate)
     ]
-    seams = sum(max(0, len(one.arrivals) - 1) for one in spoken)
+    count = sum(max(0, len(one.arrivals) - 1) for one in spoken)
     detail = ", ".join(f"{f.kind} at {f.sample} of utterance {n}" for n, f in faults[:3])
     result.verdicts.append(
-        Verdict(f"faults that can be heard at {seams} seams", len(faults), 0, detail=detail)
+        Verdict(f"faults that can be heard at {count} seams", len(faults), 0, detail=detail)
     )
 
 
