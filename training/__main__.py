@@ -166,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--lines", type=int, default=45_000)
 
     made = stage("teacher", "the teacher reads them", _teacher)
-    made.add_argument("--lines", type=int, default=None, help="only so many")
+    made.add_argument("--lines", type=int, default=None, help="limit of the number of lines")
     made.add_argument("--worker", type=int, default=0)
     made.add_argument("--workers", type=int, default=1)
 

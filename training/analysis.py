@@ -1,4 +1,4 @@
-"""What the codes are computed from: log-mel features and phoneme occupancy of codec frames."""
+"""Features that the codes are computed from: log-mel and phoneme occupancy of codec frames."""
 # ruff: noqa: RUF001 - phonemes
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _labels(clip: ClipInfo) -> list[int]:
     """The class of every 25 ms step.
 
     Stress marks belong to the vowel behind them, spaces between words to the phoneme before them:
-    there is no pause unless a mark makes one.
+    there is no pause without a mark.
     """
     labels: list[int] = []
     for sentence in clip.sentences:

@@ -1,4 +1,4 @@
-"""Whisper base as judge: what was understood of an audio, and how many words of it are wrong."""
+"""Whisper base as judge: transcribes audio and counts its wrong words."""
 
 from __future__ import annotations
 

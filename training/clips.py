@@ -54,7 +54,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class ClipInfo:
-    """What is known of a clip beside its PCM.
+    """Metadata of a clip.
 
     Attributes:
         line: number of the text line.
@@ -92,7 +92,7 @@ class Shard:
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """The ``.json`` file of a shard; its ``.npz`` lies beside it."""
+    """Returns the ``.json`` file of a shard, which is next to its ``.npz``."""
     return folder / f"clips_{number:04d}.json"
 
 

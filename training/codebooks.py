@@ -30,7 +30,7 @@ class Codebooks:
     Attributes:
         mean: ``[256]``, of the features.
         basis: ``[256, COMPONENTS]``, principal components.
-        phone_weight: of the occupancy beside the components.
+        phone_weight: weight of the occupancy relative to the components.
         semantic: ``[512, COMPONENTS + occupancy]``, centres that code 0 is chosen by.
         centres: ``[512, COMPONENTS]``, mean components of each semantic cluster.
         residual: ``[3, 512, COMPONENTS]``.

@@ -42,7 +42,7 @@ RESOLUTIONS = ((2048, 512), (1024, 256), (512, 128), (240, 60))  # FFT size and 
 _WAVEFORM_BELOW = 4000  # Hz
 _LEAD_FRAMES = 3  # of a crop, without loss
 _SHARPNESS = 20.0  # of nearness, for the encode half's cross entropy
-_CODE_WEIGHT = 0.005  # of that cross entropy beside the latents' distance
+_CODE_WEIGHT = 0.005  # of that cross entropy relative to the latents' distance
 _FITTED_ON = 30_000  # frames
 _WARMUP, _REPORT, _LOOK = 100, 50, 200  # steps
 HALVES = ("decode", "encode")
@@ -76,7 +76,7 @@ class Settings:
         half: "decode" or "encode".
         rate: peak learning rate; it falls to zero over the run.
         minutes: of training, over all parts of the run; or
-        steps: if not 0, so many steps instead.
+        steps: number of steps instead, if not 0.
         crops, frames: crops in a batch, and codec frames in a crop.
         beginnings: share of batches that are beginnings of clips. There every sample counts; the
             first frames of other crops do not, since what was before them is missing.
@@ -264,7 +264,7 @@ class Training:
         return share_done(self.settings, self.step, self.elapsed)
 
     def resume(self) -> None:
-        """Goes on from the checkpoint, if there is one; else fits projections that are random."""
+        """Resumes from the checkpoint, if there is one; otherwise fits random projections."""
         if not self.checkpoint.exists():
             if self.unfitted:
                 self.crops.look()
@@ -351,7 +351,7 @@ def encodes(name: str) -> bool:
 
 
 def train(folder: Path, data: Path, settings: Settings, start: Path | None) -> None:
-    """Trains or goes on training one half in ``folder``.
+    """Trains one half in ``folder``, or resumes its training.
 
     Args:
         folder: for checkpoint and curve.

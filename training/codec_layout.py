@@ -1,4 +1,4 @@
-"""The codec's training weights to the official tensor names and back."""
+"""Converts the codec's training weights to the official tensor names and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec in the form that training wants: official names, one shot, gradients, no weight norm.
+"""The codec in the form that training needs: official names, one shot, gradients, no weight norm.
 
 ``CodecModel`` holds the decode half and, if asked, the encode half. The mathematics is that of
 ``rt_drama3.codec`` (docs/model.md, 8.2); ``official_state`` writes the checkpoint's names.

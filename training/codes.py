@@ -23,7 +23,7 @@ def encode_all(folder: Path, codebooks: Codebooks, wait_seconds: float = 0) -> N
     Args:
         folder: with the shards.
         codebooks: from ``codebooks``.
-        wait_seconds: go on looking for new shards until none came for so long.
+        wait_seconds: keep checking for new shards until none has appeared for this long.
     """
     idle = time.monotonic()
     while True:
@@ -45,7 +45,7 @@ def encode_all(folder: Path, codebooks: Codebooks, wait_seconds: float = 0) -> N
 def write_lexicon(folder: Path) -> None:
     """Writes ``lexicon.json``: the teacher's reading of the common words, if it is not there yet.
 
-    It stays as it is for a whole training run; delete the file to make it anew.
+    It does not change during a training run; delete the file to create a new one.
     """
     target = folder / "lexicon.json"
     if target.exists():

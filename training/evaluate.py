@@ -1,6 +1,6 @@
 """How intelligible and clean a voice is, on sentences it never saw, through the product itself.
 
-Prints the word error rate by kind of sentence with the teacher's own beside it, lengths against the
+Prints the word error rate by kind of sentence next to the teacher's own, lengths against the
 teacher's, loudness, and what a click or a hum would show in.
 """
 

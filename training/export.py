@@ -31,7 +31,7 @@ SETTINGS = "generation_config.json"
 LARGEST = 30_000_000  # bytes of a voice in the package
 SAMPLING: dict[str, Any] = {
     "fixed_voice": True,
-    # Long texts come out better in short pieces, each by itself.
+    # Long texts are spoken better in short, independent segments.
     "piece_bytes": 140,
     "remembers_pieces": False,
     "temperature": 0.5,
@@ -68,8 +68,8 @@ def export(
         sizes: ``config.json`` and ``codec_config.json``, if not the nano voice's.
         gain: by which the voice speaks louder than the teacher; None is that of ``start``.
         keep_settings: take ``generation_config.json`` from ``start``, as is done anyway without a
-            language model of its own. Settings of an older voice say that it knows neither
-            directions nor long pieces; the present recipe teaches both.
+            language model of its own. Settings of an older voice state that it supports neither
+            directions nor long segments; the present recipe teaches both.
 
     Returns:
         Bytes written.

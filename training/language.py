@@ -1,7 +1,7 @@
 """Stage 5: trains the language model on the codes, for a given time or number of steps.
 
 Everything that decides the course of training is in the checkpoint or follows from the seed and the
-step, so that a run may be stopped at any checkpoint and goes on as if nothing had happened.
+step, so that a run may be stopped at any checkpoint and resumes as if it had not been stopped.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Settings:
     Attributes:
         rate: peak learning rate; it falls linearly to zero over the run.
         minutes: of training, over all parts of the run; or
-        steps: if not 0, so many steps instead.
+        steps: number of steps instead, if not 0.
         rows: padded rows of a batch.
-        round_clips: clips between two looks for new shards.
+        round_clips: clips between two checks for new shards.
         save_minutes: between checkpoints.
         seed: of everything random.
         device: "cpu" or "cuda".
@@ -138,7 +138,7 @@ class Training:
         return share_done(self.settings, self.step, self.elapsed)
 
     def resume(self) -> None:
-        """Goes on from the checkpoint, if there is one."""
+        """Resumes from the checkpoint, if there is one."""
         if not self.checkpoint.exists():
             return
         saved: dict[str, Any] = torch.load(self.checkpoint, weights_only=True)
@@ -317,7 +317,7 @@ def meet(settings: Settings, address: str = MEETING) -> None:
 
 
 def train(folder: Path, data: Path, settings: Settings, start: Path | None) -> None:
-    """Trains or goes on training in ``folder``.
+    """Trains in ``folder``, or resumes training.
 
     Args:
         folder: for checkpoint and curve.

@@ -1,4 +1,4 @@
-"""Layers of the speech model in the form that training wants; see ``model``."""
+"""Layers of the speech model in the form that training needs; see ``model``."""
 
 from __future__ import annotations
 

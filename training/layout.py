@@ -1,4 +1,4 @@
-"""Training weights to the official tensor names and back; new tokens get rows of their own."""
+"""Converts training weights to the official tensor names and back; new tokens get new rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How words are read: the lexicon of the tokenizer, and text as the model will see it.
+"""Pronunciations: the lexicon of the tokenizer, and text as the model sees it.
 
 ``Lexicon.read`` gives the tokens that the voice's ``tokenizer.json`` gives for a word, with the
 time span in which the teacher spoke each; a test holds them equal.
@@ -19,7 +19,7 @@ from training.clips import PHONE_SECONDS, ClipInfo, Sentence
 from training.vocabulary import IDS, LETTERS, MARKS, split_sounds
 
 WORD = re.compile(rf"[{LETTERS}]+")
-_PIECES = re.compile(rf"[{LETTERS}]+|[{re.escape(MARKS)}]")
+_PARTS = re.compile(rf"[{LETTERS}]+|[{re.escape(MARKS)}]")
 Span = tuple[float, float]
 
 
@@ -144,7 +144,7 @@ class Lexicon:
             return self._exact(word)
         start, end = word.sounds[0][1][0], word.sounds[-1][1][1]
         tokens = [
-            token for piece in _PIECES.findall(word.text) for token in self._piece(piece, letters)
+            token for part in _PARTS.findall(word.text) for token in self._part(part, letters)
         ]
         step = (end - start) / max(1, len(tokens))
         return [
@@ -167,12 +167,12 @@ class Lexicon:
         marks = word.text[len(word.text.rstrip(MARKS)) :]
         return found + [(IDS[mark], pause or (end, end)) for mark in marks]
 
-    def _piece(self, piece: str, letters: bool) -> list[int]:
+    def _part(self, part: str, letters: bool) -> list[int]:
         """Tokens of a word or mark as the tokenizer gives them."""
         if not letters:
-            if piece in self.words:
-                return _tokens(self.words[piece])
-            stem = piece.removesuffix("'s")
-            if stem != piece and stem in self.words:
+            if part in self.words:
+                return _tokens(self.words[part])
+            stem = part.removesuffix("'s")
+            if stem != part and stem in self.words:
                 return [*_tokens(self.words[stem]), IDS["'"], IDS["s"]]
-        return [IDS[char] for char in piece]
+        return [IDS[char] for char in part]

@@ -1,4 +1,4 @@
-"""The speech model in the form that training wants: whole sequences in parallel, with gradients.
+"""The speech model in the form that training needs: whole sequences in parallel, with gradients.
 
 The mathematics is that of ``rt_drama3.model`` (docs/model.md, 4 and 5); parameters keep the
 names of the official checkpoint, except that the experts of a layer lie side by side in one matrix
@@ -100,7 +100,7 @@ class LanguageModel(nn.Module):
     def backbone(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
         """Final-norm output, the aligning head's query and key, mean balance of the experts."""
         back = self.config.backbone
-        known = self.config.tower.backbone_codebooks  # codes that the backbone is told
+        known = self.config.tower.backbone_codebooks  # codes that the backbone sees
         x = self.embed_tokens(batch.main)
         if known:
             spoken = (x + self._codes(batch.codes, 1, 1 + known)) * (1 + known) ** -0.5

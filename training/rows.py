@@ -1,7 +1,7 @@
-"""Clips as rows for the language model: single takes, long pieces, and scenes of several turns.
+"""Clips as rows for the language model: single takes, long segments, and scenes of several turns.
 
-A piece of text may hold several sentences, and a later piece sees earlier ones as turns of the same
-scene; both are put together here from clips of one or two sentences, so that the teacher need not
+A segment of text may hold several sentences, and a later one sees earlier ones as turns of the same
+scene; both are assembled here from clips of one or two sentences, so that the teacher need not
 read long texts.
 """
 
@@ -31,11 +31,11 @@ from training.vocabulary import (
 )
 
 FRAME_SECONDS = FRAME_SAMPLES / SAMPLE_RATE
-PIECE_CHARS = 290  # text of one piece, as the product cuts it
+SEGMENT_CHARS = 290  # text of one segment, as the product splits it
 LONGEST = 1100  # rows of a sequence
 _SLACK = 0.01  # seconds around a frame in which its text may lie
 _OTHER_SPEAKER = 0.08  # share of turns with a tag other than the first
-_UNSAID = 0.01  # share of turns without words, which end at once
+_UNSAID = 0.01  # share of turns without words, which end immediately
 _ROUNDING = 8  # rows of a batch are a multiple
 
 Ints = npt.NDArray[np.int64]
@@ -110,7 +110,7 @@ def _mixed(one: Utterance, spelled: float, random: Random) -> tuple[Ints, npt.ND
 
 
 class Turn(NamedTuple):
-    """One piece of text and its audio: tokens, their seconds, codes."""
+    """One segment of text and its audio: tokens, their seconds, codes."""
 
     tokens: Ints
     seconds: npt.NDArray[np.float32]
@@ -118,7 +118,7 @@ class Turn(NamedTuple):
 
 
 def turn(parts: Sequence[Utterance], random: Random, augment: bool) -> Turn:
-    """Utterances spoken after each other as one piece.
+    """Joins utterances into one segment.
 
     Args:
         parts: at least one; only a single one may have a style.
@@ -253,7 +253,7 @@ Plan = list[list[int]]  # turns of utterances, by number
 def plan_scenes(
     utterances: Sequence[Utterance], order: Sequence[int], random: Random
 ) -> list[Plan]:
-    """Deals the utterances out: most alone, some as long pieces, some as scenes of turns."""
+    """Deals the utterances out: most alone, some as long segments, some as scenes of turns."""
     plans: list[Plan] = []
     queue = list(order)
     while queue:
@@ -263,18 +263,18 @@ def plan_scenes(
         plan: Plan = []
         rows = 0
         for _ in range(turns):
-            piece = [queue.pop()]
-            rows += utterances[piece[0]].size
-            chars = utterances[piece[0]].chars
-            while queue and len(piece) < sentences and not utterances[piece[0]].style:
+            segment = [queue.pop()]
+            rows += utterances[segment[0]].size
+            chars = utterances[segment[0]].chars
+            while queue and len(segment) < sentences and not utterances[segment[0]].style:
                 following = utterances[queue[-1]]
                 fits = rows + following.size <= LONGEST
-                if following.style or not fits or chars + following.chars > PIECE_CHARS:
+                if following.style or not fits or chars + following.chars > SEGMENT_CHARS:
                     break
-                piece.append(queue.pop())
+                segment.append(queue.pop())
                 rows += following.size
                 chars += following.chars + 1
-            plan.append(piece)
+            plan.append(segment)
             if not queue or rows + utterances[queue[-1]].size > LONGEST:
                 break
         plans.append(plan)
@@ -285,7 +285,9 @@ def pack(
     plans: Sequence[Plan], utterances: Sequence[Utterance], rows: int, random: Random
 ) -> list[list[Plan]]:
     """Batches of about equally long sequences, at most ``rows`` padded rows each, shuffled."""
-    sizes = np.array([sum(utterances[i].size for piece in plan for i in piece) for plan in plans])
+    sizes = np.array(
+        [sum(utterances[i].size for segment in plan for i in segment) for plan in plans]
+    )
     order = np.argsort(sizes + random.random(len(sizes)) * 12)
     batches: list[list[Plan]] = []
     current: list[Plan] = []
@@ -304,7 +306,7 @@ def build(
 ) -> Batch:
     """The batch of some plans."""
     sequences = [
-        scene([turn([utterances[i] for i in piece], random, augment) for piece in plan])
+        scene([turn([utterances[i] for i in segment], random, augment) for segment in plan])
         for plan in plans
     ]
     return collate(sequences, random if augment else None)

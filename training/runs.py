@@ -1,4 +1,4 @@
-"""What both trainings do alike: how far a run is, and keeping its state whole."""
+"""Shared by both trainings: the progress of a run, and atomic checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class Length(Protocol):
-    """How long a run is: so many steps, or with 0 of them so many minutes."""
+    """The length of a run: a number of steps or, if that is 0, of minutes."""
 
     @property
     def steps(self) -> int: ...
@@ -27,7 +27,7 @@ def share_done(length: Length, step: int, elapsed: float) -> float:
 
 
 def save_whole(state: dict[str, Any], path: Path) -> None:
-    """Writes a checkpoint beside the old one, then puts it in its place."""
+    """Writes a checkpoint to a temporary file, then replaces the old one atomically."""
     part = path.with_suffix(".part")
     torch.save(state, part)
     os.replace(part, path)

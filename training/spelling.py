@@ -1,4 +1,4 @@
-"""Numbers, times, prices and addresses as a person reads them aloud: words only, no digits.
+"""Numbers, times, prices and addresses as spoken: words only, no digits.
 
 The training text is written with these, and the voice's tokenizer turns digits into the same words
 (``tokenizer.py``), so that the model meets one way of reading.

@@ -73,7 +73,7 @@ def finish(line: str, random: Random) -> str:
 
 
 def plain_words(text: str) -> tuple[str, ...]:
-    """Lower-case words, for telling equal sentences."""
+    """Returns the lower-case words, for detecting equal sentences."""
     return tuple(re.findall(r"[a-z']+", text.lower()))
 
 

@@ -1,4 +1,4 @@
-"""The voice's ``tokenizer.json``: text as people write it becomes the tokens the model was taught.
+"""The voice's ``tokenizer.json``: maps written text to the tokens that the model was trained on.
 
 Everything happens in the file's normaliser, a list of replacements: directions in brackets are
 read past, numbers, prices, times and addresses become the words of ``spelling``, and words of the
@@ -190,19 +190,19 @@ def _times() -> Iterator[Rule]:
 
 
 def _one_by_one() -> Iterator[Rule]:
-    """Marks the digits that are read singly: long runs, decimals, codes, and beside hyphens."""
+    """Marks the digits that are read singly: long runs, decimals, codes, and next to hyphens."""
     yield _regex(r"(?<=\d)\.(?=\d)", " point ")
     runs = "|".join(
         f"(?<={_ANY}{{{before}}})%s(?={_ANY}{{{4 - before}}})" if before else f"%s(?={_ANY}{{4}})"
         for before in range(5)
     ).replace(f"(?={_ANY}{{0}})", "")
-    beside = f"%s(?={_ANY}{{0,5}}-{_ANY})" + "".join(
+    hyphened = f"%s(?={_ANY}{{0,5}}-{_ANY})" + "".join(
         f"|(?<={_ANY}-{_ANY}{{{before}}})%s" for before in range(5)
     )
     # The digits behind the point, and those behind a leading zero
     after = "(?<=point )%s" + "".join(f"|(?<=point {_ANY}{{{n}}})%s" for n in range(1, 6))
     zero = f"(?<![0-9{_SINGLE[0]}-{_SINGLE[9]},])0(?={_ANY})"
-    for pattern in (runs, beside, after):
+    for pattern in (runs, hyphened, after):
         for digit in range(10):
             yield _regex(pattern.replace("%s", str(digit)), _SINGLE[digit])
     yield _regex(zero, _SINGLE[0])

@@ -58,7 +58,7 @@ SPACE, NEWLINE = IDS[" "], IDS["\n"]
 def split_sounds(phones: str) -> list[tuple[int, int]]:
     """Tokens of a phoneme string, each with how many of its characters it stands for.
 
-    A stress mark joins the vowel behind it; what is no token is -1.
+    A stress mark joins the vowel after it; unknown characters are -1.
     """
     found = []
     index = 0

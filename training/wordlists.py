@@ -1,4 +1,4 @@
-"""Words that the patterns of ``templates`` are filled with."""
+"""Words for the patterns of ``templates``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which words the voice must know, and which the training text must not hold.
+"""The words that the voice must know, and those that the training text must not contain.
 
 Common words are ranked by the order in which a speech recogniser's byte-pair vocabulary learned
 them (frequent first) and by their count in WordNet's glosses; only words that the teacher's lexicon

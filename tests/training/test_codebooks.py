@@ -22,7 +22,7 @@ def test_features_have_one_row_per_frame() -> None:
     torch.testing.assert_close(later[3:], found[1:], atol=1e-4, rtol=0)  # moves with the sound
 
 
-def test_occupancy_shares_out_every_half_frame(shards: Path) -> None:
+def test_occupancy_covers_every_half_frame(shards: Path) -> None:
     clip = load_shard(shard_files(shards)[0]).clips[0]
     found = occupancy(clip).view(clip.frames, 2, len(CLASSES))
     torch.testing.assert_close(found.sum(-1), torch.ones(clip.frames, 2))
@@ -31,7 +31,7 @@ def test_occupancy_shares_out_every_half_frame(shards: Path) -> None:
     assert spoken <= set(clip.sentences[0].phones) | {" "}
 
 
-def test_clusters_find_what_is_there() -> None:
+def test_clusters_are_found() -> None:
     random = torch.Generator().manual_seed(1)
     centres = torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
     points = centres.repeat(40, 1) + 0.1 * torch.randn(120, 2, generator=random)

@@ -36,7 +36,7 @@ def test_word_errors() -> None:
     assert word_errors([], ["a"]) == 1
 
 
-def test_errors_are_placed_where_they_happened() -> None:
+def test_errors_are_located() -> None:
     wanted = words("we like red boats and green trains")
     assert errors_at(wanted, wanted) == [0] * 7
     heard = words("we like boats and very green train")
@@ -46,7 +46,7 @@ def test_errors_are_placed_where_they_happened() -> None:
     assert errors_at([], ["we"]) == []
 
 
-def test_a_long_text_is_judged_by_thirds() -> None:
+def test_long_text_is_evaluated_by_thirds() -> None:
     text = paragraph()
     assert 280 < len(words(text)) < 330
     heard = words(text)
@@ -59,7 +59,7 @@ def test_a_long_text_is_judged_by_thirds() -> None:
     assert sum(part.words for part in parts) == len(heard)
 
 
-def test_long_audio_is_cut_in_its_pauses() -> None:
+def test_long_audio_is_split_at_pauses() -> None:
     audio = np.ones(60 * 16_000, np.float32)
     for second in (14, 20, 38):
         audio[second * 16_000 : second * 16_000 + 4800] = 1e-3 * second

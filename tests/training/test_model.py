@@ -91,7 +91,7 @@ def test_logits_equal_the_product(nano: Drama3) -> None:
             torch.testing.assert_close(logits, wanted, atol=2e-3, rtol=1e-3)
 
 
-def test_layout_goes_there_and_back(nano: Drama3) -> None:
+def test_layout_round_trips(nano: Drama3) -> None:
     config = nano.config
     state = LanguageModel(config).state_dict()
     back = from_official(config, to_official(config, state))
@@ -99,7 +99,7 @@ def test_layout_goes_there_and_back(nano: Drama3) -> None:
     assert all(torch.equal(back[name], state[name]) for name in state)
 
 
-def test_new_tokens_go_behind_the_old(nano: Drama3) -> None:
+def test_new_tokens_follow_the_old_ones(nano: Drama3) -> None:
     from dataclasses import replace
 
     config = nano.config
@@ -172,7 +172,7 @@ def test_encoding_equals_the_product() -> None:
         assert torch.equal(nearness[0].argmax(-1), codes[book])
 
 
-def test_codec_layout_goes_there_and_back() -> None:
+def test_codec_layout_round_trips() -> None:
     model, _ = _codecs(encoder=True)
     other = CodecModel(model.config, encoder=True)
     assert load_official(other, official_state(model)) == []

@@ -44,7 +44,7 @@ def test_pitch_moves_little() -> None:
     assert len(phase) == len(_glide()) * HOP
 
 
-def test_codes_tell_start_phase_and_advance() -> None:
+def test_codes_encode_start_phase_and_advance() -> None:
     phase, _, voiced = lock(_glide(), 0)
     frames = len(phase) // boundary(1)
     codes = pitch_codes(phase, voiced, frames)

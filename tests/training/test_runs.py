@@ -59,14 +59,14 @@ def test_rows_are_those_of_a_prompt(shards: Path, lexicon: Lexicon) -> None:
     assert rows.target.sum() == sum(len(grid) + 1 for grid in grids)
 
 
-def test_pieces_join_sentences_and_styles_stay_alone(utterances: list[Utterance]) -> None:
+def test_segments_join_sentences_and_styles_stay_alone(utterances: list[Utterance]) -> None:
     random = np.random.default_rng(1)
     plans = plan_scenes(utterances, list(range(len(utterances))), random)
-    told = [index for plan in plans for piece in plan for index in piece]
-    assert sorted(told) == list(range(len(utterances)))
+    indices = [index for plan in plans for segment in plan for index in segment]
+    assert sorted(indices) == list(range(len(utterances)))
     for plan in plans:
-        for piece in plan:
-            assert len(piece) == 1 or not any(utterances[index].style for index in piece)
+        for segment in plan:
+            assert len(segment) == 1 or not any(utterances[index].style for index in segment)
     plain = [one for one in utterances if not one.style][:2]
     both = turn(plain, random, augment=False)
     assert len(both.codes) == sum(len(one.codes) for one in plain) + 2
@@ -75,7 +75,7 @@ def test_pieces_join_sentences_and_styles_stay_alone(utterances: list[Utterance]
     assert turn([styled], random, False).tokens[2] == IDS[DIRECTION_CHARS["fast"]]
 
 
-def test_turns_without_words_end_at_once(
+def test_turns_without_words_end_immediately(
     utterances: list[Utterance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.rows._UNSAID", 1.0)
@@ -173,7 +173,7 @@ def _stopped(training: Any, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
         training.run()
 
 
-def test_language_run_resumes_as_if_nothing_happened(
+def test_language_run_resumes_exactly(
     shards: Path, lexicon: Lexicon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = _language_run(tmp_path / "whole", shards, lexicon)
@@ -252,7 +252,7 @@ def test_exported_voice_speaks_and_encodes(
     assert np.isfinite(take.audio).all()
 
 
-def test_a_voice_without_its_parts_is_refused(lexicon: Lexicon, tmp_path: Path) -> None:
+def test_incomplete_voice_raises(lexicon: Lexicon, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="language model"):
         export(tmp_path / "voice", lexicon, None, None, None)
 

@@ -73,11 +73,11 @@ def test_whole_numbers(plain: Tokenizer) -> None:
         ("on 24/7 in 2024-05-12", "on twenty four seven in two zero two four, zero five, one two"),
     ],
 )
-def test_text_is_read_as_a_person_would(plain: Tokenizer, text: str, words: str) -> None:
+def test_text_is_normalised_as_spoken(plain: Tokenizer, text: str, words: str) -> None:
     assert read(plain, text).strip() == words
 
 
-def test_directions_that_were_taught_are_tokens(plain: Tokenizer) -> None:
+def test_trained_directions_are_tokens(plain: Tokenizer) -> None:
     assert read(plain, "[Fast] Hi") == f"{DIRECTION_CHARS['fast']} hi"
     ids = plain.encode("<|speaker:0|> [slow] hi").ids
     assert IDS[DIRECTION_CHARS["slow"]] in ids
@@ -90,7 +90,7 @@ def test_prompt_phrases_are_single_tokens(plain: Tokenizer) -> None:
     assert plain.encode("<|semantic:7|>").ids == [TEXT_TOKENS + 7]
 
 
-def test_tokenizer_gives_what_training_shows(shards: Path, lexicon: Lexicon) -> None:
+def test_tokenizer_matches_the_training(shards: Path, lexicon: Lexicon) -> None:
     tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(lexicon)))
     for path in shard_files(shards):
         for clip in load_shard(path).clips:
@@ -137,6 +137,6 @@ def test_sounds_join_stress_and_vowel() -> None:
     assert len(set(SOUNDS)) == len(SOUNDS)
 
 
-def test_directions_that_were_not_taught_are_read_past() -> None:
+def test_other_directions_are_ignored() -> None:
     tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json(Lexicon({}), directions=False)))
     assert read(tokenizer, "[fast] Hi") == "hi"
