@@ -252,10 +252,10 @@ class Endless(io.RawIOBase):
 
     def read(self, count: int = -1) -> bytes:
         count = min(count if count >= 0 else self.size, self.size - self.place)
-        piece = self.header[self.place : self.place + count].ljust(count, b"\0")
+        chunk = self.header[self.place : self.place + count].ljust(count, b"\0")
         self.place += count
         self.taken += count
-        return piece
+        return chunk
 
 
 def test_ten_hours_are_refused_after_reading_one_minute() -> None:

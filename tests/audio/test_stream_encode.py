@@ -37,17 +37,17 @@ def band(samples: int, rate: int, seed: int = 0) -> np.ndarray:
     return (0.15 * sound / sound.std() * swell).astype(np.float32)
 
 
-def encode(encoder: StreamEncoder, pieces: Iterable[np.ndarray]) -> bytes:
-    return b"".join([*(encoder.push(piece) for piece in pieces), encoder.flush()])
+def encode(encoder: StreamEncoder, chunks: Iterable[np.ndarray]) -> bytes:
+    return b"".join([*(encoder.push(chunk) for chunk in chunks), encoder.flush()])
 
 
 def cut(samples: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    pieces, at, turn = [], 0, 0
+    chunks, at, turn = [], 0, 0
     while at < samples.size:
-        pieces.append(samples[at : at + sizes[turn % len(sizes)]])
+        chunks.append(samples[at : at + sizes[turn % len(sizes)]])
         at += sizes[turn % len(sizes)]
         turn += 1
-    return pieces
+    return chunks
 
 
 def decode(data: bytes, format: str) -> tuple[np.ndarray, int]:
@@ -102,19 +102,19 @@ def test_float_pcm_is_the_samples() -> None:
 @settings(deadline=None, max_examples=40)
 def test_pcm_chunks_hold_whole_samples(sizes: list[int], format: str) -> None:
     encoder = StreamEncoder(format, 16_000)
-    pieces = [encoder.push(np.zeros(size, np.float32)) for size in sizes] + [encoder.flush()]
+    chunks = [encoder.push(np.zeros(size, np.float32)) for size in sizes] + [encoder.flush()]
     width = 4 if format == "pcm_f32" else 2
-    assert all(len(piece) % width == 0 for piece in pieces)
+    assert all(len(chunk) % width == 0 for chunk in chunks)
     header = 44 if format == "wav" else 0
-    assert sum(map(len, pieces)) == header + width * sum(sizes)
+    assert sum(map(len, chunks)) == header + width * sum(sizes)
 
 
 def test_wav_has_one_header_of_unknown_length() -> None:
     samples = band(6_000, 24_000)
     encoder = StreamEncoder("wav", 24_000)
-    pieces = [encoder.push(piece) for piece in cut(samples, [700])] + [encoder.flush()]
-    data = b"".join(pieces)
-    assert pieces[0][:4] == b"RIFF"
+    chunks = [encoder.push(chunk) for chunk in cut(samples, [700])] + [encoder.flush()]
+    data = b"".join(chunks)
+    assert chunks[0][:4] == b"RIFF"
     assert data.count(b"RIFF") == data.count(b"WAVE") == data.count(b"data") == 1
     assert data[4:8] == data[40:44] == b"\xff\xff\xff\xff"
     assert data[44:] == float_to_s16le(samples)
@@ -203,9 +203,9 @@ def test_delay_is_as_documented(format: str, rate: int) -> None:
     encoder = StreamEncoder(format, rate)
     before, _ = before_and_after(format)
     data, taken = b"", 0
-    for turn, piece in enumerate(cut(band(rate, rate), [rate // 90])):
-        data += encoder.push(piece)
-        taken += piece.size
+    for turn, chunk in enumerate(cut(band(rate, rate), [rate // 90])):
+        data += encoder.push(chunk)
+        taken += chunk.size
         if taken > rate / 2 and turn % 5 == 0:
             decoded, decoded_rate = decode(data, format)
             heard = (decoded.size - before) / decoded_rate

@@ -39,24 +39,24 @@ def noise(samples: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(samples).astype(np.float32)
 
 
-def in_pieces(resampler: StreamResampler, pieces: Iterable[np.ndarray]) -> np.ndarray:
-    return np.concatenate([*(resampler.push(piece) for piece in pieces), resampler.flush()])
+def in_chunks(resampler: StreamResampler, chunks: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([*(resampler.push(chunk) for chunk in chunks), resampler.flush()])
 
 
 def whole(
     samples: np.ndarray, source: int, target: int, quality: str = "low_latency"
 ) -> np.ndarray:
-    return in_pieces(StreamResampler(source, target, quality), [samples])
+    return in_chunks(StreamResampler(source, target, quality), [samples])
 
 
 def cut(samples: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
     """Splits samples into chunks of these sizes, repeatedly."""
-    pieces, at, turn = [], 0, 0
+    chunks, at, turn = [], 0, 0
     while at < samples.size:
-        pieces.append(samples[at : at + sizes[turn % len(sizes)]])
+        chunks.append(samples[at : at + sizes[turn % len(sizes)]])
         at += sizes[turn % len(sizes)]
         turn += 1
-    return pieces
+    return chunks
 
 
 def gain_and_rest(frequency: float, source: int, target: int) -> tuple[complex, float]:
@@ -140,7 +140,7 @@ def test_streamed_equals_one_shot_bit_exact(
     pair: tuple[int, int], count: int, sizes: list[int], quality: str
 ) -> None:
     samples = noise(count, seed=count)
-    streamed = in_pieces(StreamResampler(*pair, quality), cut(samples, sizes))
+    streamed = in_chunks(StreamResampler(*pair, quality), cut(samples, sizes))
     assert streamed.tobytes() == whole(samples, *pair, quality).tobytes()
 
 
@@ -148,14 +148,14 @@ def test_streamed_equals_one_shot_bit_exact(
 @pytest.mark.parametrize("size", [1, 441, 2_048, 100_000])
 def test_streamed_equals_one_shot_from_single_samples_to_seconds(target: int, size: int) -> None:
     samples = noise(5_000 if size == 1 else 220_500)
-    streamed = in_pieces(StreamResampler(ENGINE_RATE, target), cut(samples, [size]))
+    streamed = in_chunks(StreamResampler(ENGINE_RATE, target), cut(samples, [size]))
     assert streamed.tobytes() == whole(samples, ENGINE_RATE, target).tobytes()
 
 
 def test_empty_chunks_change_nothing() -> None:
     samples = noise(3_000)
-    pieces = [samples[:0], samples[:1_000], samples[:0], samples[:0], samples[1_000:]]
-    streamed = in_pieces(StreamResampler(ENGINE_RATE, 16_000), pieces)
+    chunks = [samples[:0], samples[:1_000], samples[:0], samples[:0], samples[1_000:]]
+    streamed = in_chunks(StreamResampler(ENGINE_RATE, 16_000), chunks)
     assert streamed.tobytes() == whole(samples, ENGINE_RATE, 16_000).tobytes()
 
 
@@ -166,8 +166,8 @@ def test_streams_of_the_same_rates_are_independent() -> None:
     for at in range(0, 9_000, 700):
         made[0].append(one.push(first[at : at + 700]))
         made[1].append(two.push(second[at : at + 700]))
-    for samples, stream, pieces in ((first, one, made[0]), (second, two, made[1])):
-        result = np.concatenate([*pieces, stream.flush()])
+    for samples, stream, chunks in ((first, one, made[0]), (second, two, made[1])):
+        result = np.concatenate([*chunks, stream.flush()])
         assert result.tobytes() == whole(samples, ENGINE_RATE, 16_000).tobytes()
 
 
@@ -250,7 +250,7 @@ def test_invalid_samples_raise_and_the_stream_continues(quality: str) -> None:
     ):
         with pytest.raises(RequestError, match=message):
             resampler.push(wrong)
-    rest = in_pieces(resampler, [samples[2_000:]])
+    rest = in_chunks(resampler, [samples[2_000:]])
     expected = whole(samples, ENGINE_RATE, 16_000, quality)
     assert np.concatenate([first, rest]).tobytes() == expected.tobytes()
 

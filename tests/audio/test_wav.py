@@ -42,11 +42,11 @@ def test_write_wav_without_samples_is_a_valid_file(tmp_path: Path) -> None:
 
 def test_chunks_give_the_same_file_as_one_write(tmp_path: Path) -> None:
     write_wav(tmp_path / "whole.wav", CLIP, 24_000)
-    with WavWriter(tmp_path / "pieces.wav", 24_000) as writer:
+    with WavWriter(tmp_path / "chunks.wav", 24_000) as writer:
         for chunk in np.split(CLIP, [1, 1, 1_000, 2_047]):
             writer.write(chunk)
         assert writer.samples == 2_048
-    assert (tmp_path / "pieces.wav").read_bytes() == (tmp_path / "whole.wav").read_bytes()
+    assert (tmp_path / "chunks.wav").read_bytes() == (tmp_path / "whole.wav").read_bytes()
 
 
 def test_file_being_written_can_be_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.server.tools import Place, audio_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations" / "README.md"
 ROW = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \| (\w+)(.*?) \|$", re.MULTILINE)
-SECTION = PAGE.read_text(encoding="utf-8").split("## What becomes of their settings")[1]
+SECTION = PAGE.read_text(encoding="utf-8").split("## How settings are handled")[1]
 ROWS = [row for row in ROW.findall(SECTION.split("\n## ")[0]) if row[0] != "setting"]
 FISH = {"text": SENTENCE, "format": "pcm", "seed": 48}
 OPENAI = {"input": SENTENCE, "response_format": "pcm", "seed": 48}

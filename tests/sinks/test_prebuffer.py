@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from rt_drama3.sinks.prebuffer import Prebuffer
 
-PIECE = 0.046
+CHUNK = 0.046
 
 
 def arrive(policy: Prebuffer, lateness_ms: list[float], start: float = 100.0) -> None:
     for number, late in enumerate(lateness_ms):
-        policy.arrived(start + number * PIECE + late / 1e3, PIECE)
+        policy.arrived(start + number * CHUNK + late / 1e3, CHUNK)
 
 
 def test_first_choice_without_measurements() -> None:

@@ -1,11 +1,11 @@
-// Where the server is, and how a browser tells it a key.
+// The server's address, and how a browser sends a key.
 
 import { UsageError } from "./errors.js";
 
 export const SUBPROTOCOL = "rt-drama3";
 const KEY_PREFIX = "rt-drama3.key.";
 
-/** The page's own server, or in a runtime without a page the default address of `serve`. */
+/** The page's own server, or without a page the default address of `serve`. */
 export function defaultServer() {
   const here = globalThis.location?.href;
   return here && /^https?:/.test(here) ? new URL("/", here).href : "http://127.0.0.1:8035/";
@@ -21,19 +21,19 @@ export function routeUrl(server, route, kind) {
   try {
     url = new URL(server);
   } catch {
-    throw new UsageError(`the server's address is ${JSON.stringify(server)}.`, "Give a whole URL.");
+    throw new UsageError(`invalid server address ${JSON.stringify(server)}.`, "Use a complete URL.");
   }
   const secure = { "http:": "", "ws:": "", "https:": "s", "wss:": "s" }[url.protocol];
   if (secure === undefined) {
-    throw new UsageError(`the server's address begins with ${url.protocol}`, "Use http or https.");
+    throw new UsageError(`the server's address starts with ${url.protocol}`, "Use http or https.");
   }
   const path = url.pathname.replace(/\/*$/, "/");
   return `${kind}${secure}://${url.host}${path}${route}`;
 }
 
 /**
- * Subprotocols to offer. A browser's WebSocket has no headers, and a key in the URL would end up in
- * logs, so the key is offered as a subprotocol, which the server never chooses.
+ * Subprotocols to offer. A browser's WebSocket cannot set headers, and a key in the URL would end up
+ * in logs, so the key is offered as a subprotocol, which the server never selects.
  *
  * @param {string | null | undefined} key
  */

@@ -1,18 +1,18 @@
-// Which piece of the text is heard: segments by the sample at which they begin.
+// Which segment of the text is being played: segments by their first sample.
 
 /** The segments of one utterance. */
 export class Captions {
   #segments = [];
   #begun = 0;
 
-  /** @param {{text: string, firstSample: number}} segment they come in order. */
+  /** @param {{text: string, firstSample: number}} segment in order. */
   add(segment) {
     this.#segments.push(segment);
   }
 
   /**
-   * @param {number} heard samples that the listener has heard.
-   * @returns {{text: string, firstSample: number}[]} segments that began since the last call.
+   * @param {number} heard samples played so far.
+   * @returns {{text: string, firstSample: number}[]} segments that started since the last call.
    */
   advance(heard) {
     const from = this.#begun;
@@ -24,13 +24,13 @@ export class Captions {
     return this.#segments.slice(from, this.#begun);
   }
 
-  /** The segments that have begun to be heard; the last one may have been broken off. */
+  /** The segments whose playback has started; the last one may have been interrupted. */
   get heard() {
     return this.#segments.slice(0, this.#begun);
   }
 }
 
-/** @returns {string} a segment's text for readers: without tags such as `<|speaker:1|>`. */
+/** @returns {string} a segment's text for display: without tags such as `<|speaker:1|>`. */
 export function plain(text) {
   return text.replace(/<\|[^<>|]*\|>/g, "").trim();
 }

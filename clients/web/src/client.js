@@ -1,20 +1,20 @@
-// Client: speech from an rt-drama3 server over its native dialect, /v1/stream.
+// Client: speech from an rt-drama3 server over its native protocol, /v1/stream.
 
 import { defaultServer, routeUrl } from "./address.js";
 import { Connection } from "./connection.js";
 import { BadServerMessage, ClientClosed, ConnectFailed, serverError } from "./errors.js";
 import { Speech } from "./speech.js";
 
-const MOST_IDLE = 2; // connections kept for later
+const MAX_IDLE = 2; // idle connections kept open
 const DEFAULTS = {
   connectTimeoutMs: 10_000,
-  timeoutMs: 30_000, // the server's silence where it owes a word
-  queueTimeoutMs: 120_000, // the same while others are in front
-  cancelTimeoutMs: 2_000, // for the answer to a cancel
+  timeoutMs: 30_000, // without a message that the server owes
+  queueTimeoutMs: 120_000, // the same while the utterance is queued
+  cancelTimeoutMs: 2_000, // for the response to a cancel
   pingMs: 5_000,
   attempts: 3, // of an utterance before its first audio
-  backoffMs: 100, // between them; it doubles, up to 2 s
-  bufferBytes: 8 << 20, // audio that waits for whoever iterates
+  backoffMs: 100, // between attempts; it doubles, up to 2 s
+  bufferBytes: 8 << 20, // audio that waits to be iterated
 };
 
 export class Client {
@@ -26,10 +26,10 @@ export class Client {
    * @param {object} [options]
    * @param {string} [options.server] its address; default: the page's own server.
    * @param {string} [options.key] API key.
-   * @param {typeof WebSocket} [options.WebSocket] for runtimes that have none.
+   * @param {typeof WebSocket} [options.WebSocket] for runtimes without one.
    * @param {typeof fetch} [options.fetch]
    *
-   * Timeouts and bounds: see `DEFAULTS`.
+   * Timeouts and limits: see `DEFAULTS`.
    */
   constructor(options = {}) {
     this.settings = { ...DEFAULTS, ...defined(options) };
@@ -37,18 +37,18 @@ export class Client {
     this.key = options.key || null;
     this.WebSocket = options.WebSocket ?? globalThis.WebSocket;
     this.fetch = options.fetch ?? globalThis.fetch?.bind(globalThis);
-    routeUrl(this.server, "", "ws"); // a wrong address is told now
+    routeUrl(this.server, "", "ws"); // an invalid address throws here
   }
 
-  /** Opens a connection ahead of the first utterance. */
+  /** Opens a connection before the first utterance. */
   async connect() {
     if (!this.#idle.some((one) => one.alive)) this.release(await this.acquire());
   }
 
   /**
-   * An utterance whose text comes later.
+   * Starts an utterance whose text is pushed.
    *
-   * @param {object} [options] fields of the protocol's `start`, as `sampleRate`, `voice`.
+   * @param {object} [options] fields of the protocol's `start`, such as `sampleRate`, `voice`.
    * @returns {Speech}
    */
   stream(options = {}) {
@@ -56,9 +56,9 @@ export class Client {
   }
 
   /**
-   * An utterance.
+   * Starts an utterance.
    *
-   * @param {string | Iterable<string> | AsyncIterable<string>} text pieces may be cut anywhere.
+   * @param {string | Iterable<string> | AsyncIterable<string>} text its parts may be split anywhere.
    * @param {object} [options] as with `stream`.
    * @returns {Speech}
    */
@@ -79,14 +79,14 @@ export class Client {
     return (await this.#get("v1/models")).data;
   }
 
-  /** Closes its connections; utterances that run end with an error. */
+  /** Closes its connections; running utterances end with an error. */
   close() {
     this.#closed = true;
     for (const connection of this.#idle.splice(0)) connection.close();
     for (const connection of [...this.#busy]) connection.fail(new ClientClosed());
   }
 
-  /** A connection, kept or new; used by utterances. */
+  /** Returns an idle or new connection; used by utterances. */
   async acquire(fresh = false) {
     if (this.#closed) throw new ClientClosed();
     while (!fresh && this.#idle.length) {
@@ -114,18 +114,18 @@ export class Client {
     return connection;
   }
 
-  /** Closes a connection that cannot be used again; used by utterances. */
+  /** Closes a connection that cannot be reused; used by utterances. */
   forget(connection) {
     this.#busy.delete(connection);
     connection.close();
   }
 
-  /** Keeps a connection for later; used by utterances. */
+  /** Keeps a connection for reuse; used by utterances. */
   release(connection) {
     connection.unwatch();
     connection.onmessage = null;
     this.#busy.delete(connection);
-    if (this.#closed || this.#idle.length >= MOST_IDLE) {
+    if (this.#closed || this.#idle.length >= MAX_IDLE) {
       connection.close();
       return;
     }
@@ -148,7 +148,7 @@ export class Client {
     try {
       body = await answer.json();
     } catch {
-      throw new BadServerMessage(`${url} answered with HTTP status ${answer.status}, not with JSON.`);
+      throw new BadServerMessage(`${url} responded with HTTP status ${answer.status} without JSON.`);
     }
     if (!answer.ok) throw serverError({ ...(body.error ?? body), scope: "request" });
     return body;

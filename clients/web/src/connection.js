@@ -1,4 +1,4 @@
-// One WebSocket: maps out, maps in, and an end that is always told.
+// Connection: one WebSocket that sends and receives maps and always reports its end.
 
 import { routeUrl, subprotocols } from "./address.js";
 import {
@@ -13,19 +13,19 @@ import { MsgpackError, decode, encode } from "./msgpack.js";
 
 const OPEN = 1;
 
-/** @returns {number} milliseconds of a steady clock. */
+/** @returns {number} milliseconds of a monotonic clock. */
 export const now = () => performance.now();
 
 export class Connection {
-  /** Takes messages; null while nobody speaks on it. */
+  /** Receives messages; null while it is idle. */
   onmessage = null;
-  /** Takes the error that ended it, once. */
+  /** Called once with the error that ended it. */
   onclose = null;
   #socket;
   #error = null;
   #pinger = null;
-  #asked = null; // when an unanswered ping was sent
-  #heard = now();
+  #pinged = null; // when an unanswered ping was sent
+  #received = now(); // when the last message arrived
 
   /**
    * @param {object} where
@@ -34,7 +34,7 @@ export class Connection {
    * @param {string | null} where.key
    * @param {number} where.timeoutMs
    * @param {typeof WebSocket} where.WebSocket
-   * @param {typeof fetch} [where.fetch] asks why a handshake was refused; null: nobody does.
+   * @param {typeof fetch} [where.fetch] used to find out why a handshake was refused.
    * @returns {Promise<Connection>}
    */
   static async open(where) {
@@ -47,7 +47,7 @@ export class Connection {
     let socket;
     try {
       socket = new where.WebSocket(url, offered);
-    } catch (error) { // such as a page on https that asks for http
+    } catch (error) { // for example, http from a page on https
       throw new UsageError(`${url} cannot be opened from here: ${error.message}`);
     }
     socket.binaryType = "arraybuffer";
@@ -63,7 +63,7 @@ export class Connection {
     if (opened) return new Connection(socket, now() - began);
     socket.onopen = socket.onerror = socket.onclose = null;
     socket.close();
-    if (opened === null) throw new ConnectFailed(`${url} gave no answer in ${where.timeoutMs} ms.`);
+    if (opened === null) throw new ConnectFailed(`${url} did not respond in ${where.timeoutMs} ms.`);
     throw (await refusal(where)) ?? new ConnectFailed(`${url} could not be opened.`);
   }
 
@@ -86,18 +86,18 @@ export class Connection {
   }
 
   /**
-   * Asks for a sign of life every `ms`; a peer that gives none for as long is gone. A browser has
-   * no pings of its own, and a half-open connection would be waited on for minutes.
+   * Sends a ping every `ms`; a peer that sends nothing for as long is considered dead. A browser does
+   * not ping by itself, and a half-open connection would hang for minutes.
    */
   watch(ms) {
     clearInterval(this.#pinger);
-    this.#asked = null;
+    this.#pinged = null;
     this.#pinger = setInterval(() => {
-      if (this.#asked !== null && this.#heard < this.#asked) {
-        this.fail(new ConnectionLost(`the server was silent for ${ms} ms and a ping.`));
+      if (this.#pinged !== null && this.#received < this.#pinged) {
+        this.fail(new ConnectionLost(`the server sent nothing for ${ms} ms, not even a pong.`));
         return;
       }
-      this.#asked = now();
+      this.#pinged = now();
       this.send({ type: "ping", data: 0 });
     }, ms);
   }
@@ -107,7 +107,7 @@ export class Connection {
     this.#pinger = null;
   }
 
-  /** Ends it with an error of ours. */
+  /** Ends the connection with an error. */
   fail(error) {
     this.#end(error);
     this.close();
@@ -115,21 +115,21 @@ export class Connection {
 
   close() {
     this.unwatch();
-    this.#error ??= new ConnectionLost("the connection was closed here.");
+    this.#error ??= new ConnectionLost("the connection was closed by this page.");
     this.#socket.close(1000);
   }
 
   #take(data) {
     if (this.#error !== null) return;
-    this.#heard = now();
+    this.#received = now();
     let message;
     try {
-      if (typeof data === "string") throw new MsgpackError("it is text.");
+      if (typeof data === "string") throw new MsgpackError("it is a text message.");
       message = decode(data);
       if (typeof message?.type !== "string") throw new MsgpackError("it has no type.");
     } catch (error) {
       if (!(error instanceof MsgpackError)) throw error;
-      this.fail(new BadServerMessage(`a message of the server cannot be read: ${error.message}`));
+      this.fail(new BadServerMessage(`invalid message from the server: ${error.message}`));
       return;
     }
     if (message.type === "error" && message.scope === "connection") {
@@ -149,7 +149,7 @@ export class Connection {
   }
 }
 
-/** Why a handshake failed, which a browser does not tell: an HTTP route with the same rules does. */
+/** Finds out why a handshake failed, which a browser hides, through an HTTP route. */
 async function refusal({ server, key, fetch, timeoutMs }) {
   if (!fetch) return null;
   try {
@@ -161,6 +161,6 @@ async function refusal({ server, key, fetch, timeoutMs }) {
     const body = await answer.json();
     return serverError({ ...(body.error ?? body), scope: "connection" });
   } catch {
-    return null; // no server, a foreign origin, or something that is no rt-drama3
+    return null; // no server, a foreign origin, or another kind of server
   }
 }

@@ -1,4 +1,4 @@
-// What can go wrong, as classes: catch the kind that you can do something about.
+// Error classes.
 
 /** Base of all errors of this package. */
 export class ClientError extends Error {
@@ -14,51 +14,51 @@ export class ClientError extends Error {
     this.retriable = more.retriable ?? false;
     this.requestId = more.requestId ?? null;
     this.scope = more.scope ?? null;
-    /** What had come of the utterance before. */
+    /** What was received of the utterance before. */
     this.received = { samples: 0, seconds: 0 };
   }
 }
 
-/** The package was called in a way that cannot work; nothing was sent. */
+/** The package was called with invalid arguments; nothing was sent. */
 export class UsageError extends ClientError {
   constructor(message, remedy = "") {
     super(message, { code: "usage", remedy });
   }
 }
 
-/** No connection could be opened. */
+/** The connection could not be opened. */
 export class ConnectFailed extends ClientError {
   constructor(message) {
-    const remedy = "Check the address, that the server runs, and that it lets this page's origin in; "
-      + "its log says why it refused.";
+    const remedy = "Check the address, that the server is running, and that it allows this page's "
+      + "origin; its log has the reason of a refusal.";
     super(message, { code: "connect_failed", remedy, retriable: true });
   }
 }
 
-/** The connection ended in the middle. */
+/** The connection was lost during an utterance. */
 export class ConnectionLost extends ClientError {
   constructor(message) {
-    const remedy = "Speak again what was not heard.";
+    const remedy = "Repeat the part that was not heard.";
     super(message, { code: "connection_lost", remedy, retriable: true });
   }
 }
 
-/** The server owed a word and said none in time. */
+/** The server did not respond in time. */
 export class ServerSilent extends ClientError {
   constructor(message) {
     super(message, { code: "timeout", remedy: "Try again.", retriable: true });
   }
 }
 
-/** What came is not a message of the protocol. */
+/** The server sent something that is not a message of the protocol. */
 export class BadServerMessage extends ClientError {
   constructor(message) {
-    const remedy = "Check that the address is an rt-drama3 server, and that its version fits.";
+    const remedy = "Check that the address is an rt-drama3 server of a compatible version.";
     super(message, { code: "bad_server_message", remedy });
   }
 }
 
-/** The utterance was cancelled while somebody still pushed text or read its audio. */
+/** The utterance was cancelled while text was pushed or its audio was read. */
 export class SpeechCancelled extends ClientError {
   constructor(message = "the utterance was cancelled.") {
     super(message, { code: "cancelled" });
@@ -68,52 +68,52 @@ export class SpeechCancelled extends ClientError {
 /** The client or player was closed. */
 export class ClientClosed extends ClientError {
   constructor(message = "the client was closed.") {
-    super(message, { code: "closed", remedy: "Make another one." });
+    super(message, { code: "closed", remedy: "Create a new one." });
   }
 }
 
-/** The browser plays nothing yet: it wants a click or a key first. */
+/** The browser does not allow playback before a click or key press. */
 export class AutoplayBlocked extends ClientError {
   constructor() {
     const remedy = "Call player.resume() in a click or key handler.";
-    super("the browser does not let this page play yet.", { code: "autoplay", remedy });
+    super("the browser does not allow this page to play yet.", { code: "autoplay", remedy });
   }
 }
 
-/** This browser lacks something that playing needs. */
+/** This browser lacks something that playback needs. */
 export class PlayerUnavailable extends ClientError {
   constructor(message, remedy = "Use a current browser, over https or on localhost.") {
     super(message, { code: "player_unavailable", remedy });
   }
 }
 
-/** More audio waits to be played than may wait. */
+/** Too much audio is waiting to be played. */
 export class PlayerFull extends ClientError {
   constructor(message) {
     super(message, { code: "player_full", remedy: "Speak shorter texts, one after the other." });
   }
 }
 
-/** The server refused or failed; subclasses tell the common kinds. */
+/** The server refused the request or failed; there are subclasses for common kinds. */
 export class ServerError extends ClientError {}
-/** Something in the request is wrong; sending it again will not help. */
+/** The request is invalid; sending it again will not help. */
 export class BadRequest extends ServerError {}
-/** No voice of that name is stored. */
+/** There is no stored voice of that name. */
 export class UnknownVoice extends BadRequest {}
 /** The key is missing or wrong, or this origin may not connect. */
 export class AccessDenied extends ServerError {}
-/** More is asked of the server, or of this connection, than can be served now. */
+/** The server, or this connection, is at capacity. */
 export class Overloaded extends ServerError {}
 /** The server is starting, stopping, or its engine failed. */
 export class Unavailable extends ServerError {}
-/** The audio was not read as fast as it is played, and the server ended it. */
+/** The audio was read more slowly than real time, and the server ended it. */
 export class TooSlow extends ServerError {}
-/** The connection was not used for long. */
+/** The connection was idle for too long. */
 export class IdleTooLong extends ServerError {}
-/** A fault of the server; its operator finds more under the request id. */
+/** An internal error of the server; its logs have details under the request id. */
 export class ServerFailed extends ServerError {}
 
-// Spelled out, since bundlers give classes names of their own.
+// Spelled out, since bundlers rename classes.
 for (const [name, kind] of Object.entries({
   ClientError, UsageError, ConnectFailed, ConnectionLost, ServerSilent, BadServerMessage,
   SpeechCancelled, ClientClosed, AutoplayBlocked, PlayerUnavailable, PlayerFull, ServerError,
@@ -146,14 +146,14 @@ for (const code of [
 }
 
 /**
- * The error of the class that fits the code; `ServerError` itself for an unknown one.
+ * Returns the error of the class for a code; `ServerError` itself for an unknown one.
  *
  * @param {Record<string, unknown>} fields of the server's `error` message or HTTP error.
  */
 export function serverError(fields) {
   const code = String(fields.code ?? "server_error");
   const Kind = KINDS.get(code) ?? ServerError;
-  return new Kind(String(fields.message ?? "the server refused."), {
+  return new Kind(String(fields.message ?? "the server refused the request."), {
     code,
     remedy: String(fields.remedy ?? ""),
     retriable: fields.retriable === true,
@@ -162,20 +162,20 @@ export function serverError(fields) {
   });
 }
 
-// What the server's close codes say where no message could.
+// The server's close codes, for connections that closed without an error message.
 const CLOSES = new Map([
-  [1001, ["shutting_down", "the server stops.", true]],
-  [1013, ["overloaded", "the server has no room now.", true]],
-  [4401, ["unauthorized", "the server wants a valid key.", false]],
+  [1001, ["shutting_down", "the server is shutting down.", true]],
+  [1013, ["overloaded", "the server is at capacity.", true]],
+  [4401, ["unauthorized", "the server requires a valid key.", false]],
   [4403, ["forbidden", "the server does not allow this page's origin.", false]],
-  [4408, ["idle", "the connection was not used for long.", true]],
-  [4409, ["slow_client", "the audio was not taken fast enough.", true]],
-  [4429, ["too_many_messages", "the server got too many messages.", true]],
+  [4408, ["idle", "the connection was idle for too long.", true]],
+  [4409, ["slow_client", "the audio was not read fast enough.", true]],
+  [4429, ["too_many_messages", "the server received too many messages.", true]],
 ]);
 
 /**
- * @param {number} code of the WebSocket's close event.
- * @param {string} reason of it.
+ * @param {number} code code of the WebSocket's close event.
+ * @param {string} reason its reason.
  */
 export function closeError(code, reason) {
   const known = CLOSES.get(code);

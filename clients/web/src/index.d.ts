@@ -1,9 +1,9 @@
 // Types of rt-drama3-web.
 
-/** An audio file, such as `await response.arrayBuffer()`. */
+/** An audio file, for example `await response.arrayBuffer()`. */
 export type Bytes = Uint8Array | ArrayBuffer;
 
-/** Fields of the protocol's `start`; the names in JavaScript's manner, e.g. `sampleRate`. */
+/** Fields of the protocol's `start` in camelCase, e.g. `sampleRate`. */
 export interface SpeechOptions {
   voice?: string;
   references?: { text: string; audio?: Bytes | string; vqCodes?: Uint8Array | number[][] }[];
@@ -64,7 +64,7 @@ export interface ReadyEvent {
 export interface QueuedEvent {
   type: "queued";
   id: string;
-  /** How many wait in front. */
+  /** Number of utterances in front. */
   position: number;
 }
 
@@ -110,9 +110,9 @@ export interface Sent {
 export interface Cancelled {
   generated: { frames: number; seconds: number } | null;
   sent: Sent | null;
-  /** Whether the server said so; the figures are its own then. */
+  /** Whether the server confirmed it; the totals are then the server's. */
   acknowledged: boolean;
-  /** It had ended by itself before. */
+  /** Whether it was already complete. */
   finished: boolean;
 }
 
@@ -128,7 +128,7 @@ export interface Voice {
 
 export type Text = string | Iterable<string> | AsyncIterable<string>;
 
-/** Speech from an rt-drama3 server over its native dialect, /v1/stream. */
+/** Speech from an rt-drama3 server over its native protocol, /v1/stream. */
 export class Client {
   constructor(options?: ClientOptions);
   readonly server: string;
@@ -147,9 +147,9 @@ export class Speech implements AsyncIterable<SpeechEvent> {
   readonly id: string | null;
   readonly sampleRate: number | null;
   readonly samples: number;
-  /** What the server said of the request: text that it cannot read, settings without effect. */
+  /** Warnings of the server: unspeakable text, settings without effect. */
   readonly notices: string[];
-  /** Milliseconds since it was made. */
+  /** Milliseconds since creation. */
   readonly timings: {
     connect: number | null;
     ready: number | null;
@@ -161,7 +161,7 @@ export class Speech implements AsyncIterable<SpeechEvent> {
   flush(): void;
   finish(): void;
   cancel(): Promise<Cancelled>;
-  pour(pieces: Iterable<string> | AsyncIterable<string>): Promise<void>;
+  pour(parts: Iterable<string> | AsyncIterable<string>): Promise<void>;
   [Symbol.asyncIterator](): AsyncIterator<SpeechEvent>;
 }
 
@@ -174,23 +174,23 @@ export interface JitterBounds {
 }
 
 export interface PlayerOptions {
-  /** Of the context, in Hz; the streams' own rate saves resampling. */
+  /** Rate of the context in Hz; the streams' rate avoids resampling. */
   sampleRate?: number;
-  /** To play into instead of one of its own. */
+  /** Context to use instead of a new one. */
   context?: AudioContext;
   destination?: AudioNode;
   latencyHint?: AudioContextLatencyCategory | number;
-  /** 0 to 4; 1 leaves every sample as it is. */
+  /** 0 to 4; 1 leaves the samples unchanged. */
   volume?: number;
-  /** Added before the first sample of every track. */
+  /** Delay before the first sample of every track. */
   delayMs?: number;
   jitter?: JitterBounds;
-  /** Of `processor.js`, where a bundler moved it. */
+  /** URL of `processor.js`, if a bundler moved it. */
   processorUrl?: string | URL;
 }
 
 /** Fires `state` and `error`. */
-export class Player extends Telling<{ state: Event; error: FailedEvent }> {
+export class Player extends TypedEventTarget<{ state: Event; error: FailedEvent }> {
   private constructor();
   static open(options?: PlayerOptions): Promise<Player>;
   readonly sampleRate: number;
@@ -207,7 +207,7 @@ export class Player extends Telling<{ state: Event; error: FailedEvent }> {
   };
   volume: number;
   delayMs: number;
-  /** Rejects with `AutoplayBlocked` while the browser wants a click first. */
+  /** Rejects with `AutoplayBlocked` while the browser requires a click first. */
   resume(): Promise<void>;
   track(options?: { sampleRate?: number; after?: Track }): Track;
   stop(fadeMs?: number): void;
@@ -229,8 +229,8 @@ export interface FailedEvent extends Event {
   track?: Track;
 }
 
-/** An EventTarget whose events have types. */
-declare class Telling<Events> extends EventTarget {
+/** An EventTarget with typed events. */
+declare class TypedEventTarget<Events> extends EventTarget {
   addEventListener<Name extends keyof Events & string>(
     type: Name,
     listener: (event: Events[Name]) => void,
@@ -243,8 +243,8 @@ declare class Telling<Events> extends EventTarget {
   ): void;
 }
 
-/** One stream of sound. Fires `begin`, `segment` (`HeardSegment`), `underrun`, `error`, `end`. */
-export class Track extends Telling<{
+/** One stream of audio. Fires `begin`, `segment` (`HeardSegment`), `underrun`, `error`, `end`. */
+export class Track extends TypedEventTarget<{
   begin: Event;
   segment: HeardSegment;
   underrun: Event;
@@ -269,12 +269,12 @@ export class Track extends Telling<{
 
 export interface Heard extends TrackReport {
   seconds: number;
-  /** Those that have begun to be heard; the last may have been broken off. */
+  /** Segments whose playback has started; the last one may have been interrupted. */
   segments: Segment[];
 }
 
-/** An utterance that is played while it is made. Fires `begin`, `segment` and `end`. */
-export class Playback extends Telling<{ begin: Event; segment: HeardSegment; end: Event }> {
+/** Plays an utterance while it is generated. Fires `begin`, `segment` and `end`. */
+export class Playback extends TypedEventTarget<{ begin: Event; segment: HeardSegment; end: Event }> {
   constructor(player: Player, speech: Speech);
   readonly speech: Speech;
   readonly firstAudioMs: number | null;
@@ -286,10 +286,10 @@ export class Playback extends Telling<{ begin: Event; segment: HeardSegment; end
   stop(fadeMs?: number): Promise<Heard>;
 }
 
-/** The rates at which the server gives PCM. */
+/** The rates at which the server provides PCM. */
 export const SAMPLE_RATES: readonly number[];
 
-/** Asks for an utterance at the rate that the player plays, and plays it. */
+/** Requests an utterance at the player's rate, and plays it. */
 export function say(player: Player, client: Client, text: Text, options?: SpeechOptions): Playback;
 
 export interface ListenerOptions {
@@ -305,8 +305,8 @@ export interface ListenerOptions {
   fetch?: typeof fetch;
 }
 
-/** Hears all that a server speaks, over /v1/listen. Fires `state`, `segment` and `quiet`. */
-export class Listener extends Telling<{ state: Event; segment: HeardSegment; quiet: Event }> {
+/** Plays the speech of all clients of a server, over /v1/listen. Fires `state`, `segment`, `quiet`. */
+export class Listener extends TypedEventTarget<{ state: Event; segment: HeardSegment; quiet: Event }> {
   constructor(player: Player, options?: ListenerOptions);
   readonly state: "stopped" | "connecting" | "listening" | "waiting" | "refused";
   readonly error: ClientError | null;
@@ -314,17 +314,17 @@ export class Listener extends Telling<{ state: Event; segment: HeardSegment; qui
   stop(fadeMs?: number): void;
 }
 
-/** Which piece of the text is heard. */
+/** Which segment of the text is being played. */
 export class Captions {
   add(segment: Segment): void;
   advance(heard: number): Segment[];
   readonly heard: Segment[];
 }
 
-/** A segment's text for readers: without tags such as `<|speaker:1|>`. */
+/** Returns a segment's text for display: without tags such as `<|speaker:1|>`. */
 export function plain(text: string): string;
 
-/** Chooses how much to collect before playing starts. */
+/** Chooses how much to buffer before playback starts. */
 export class JitterMeter {
   constructor(bounds?: JitterBounds);
   readonly targetMs: number;
@@ -359,7 +359,7 @@ export class ClientError extends Error {
   readonly retriable: boolean;
   readonly requestId: string | null;
   readonly scope: string | null;
-  /** What had come of the utterance before. */
+  /** What was received of the utterance before. */
   readonly received: { samples: number; seconds: number };
 }
 export class UsageError extends ClientError {
@@ -388,4 +388,4 @@ export class ServerFailed extends ServerError {}
 export function serverError(fields: Record<string, unknown>): ServerError;
 export function closeError(code: number, reason: string): ClientError;
 
-export {}; // what is not exported above is not there
+export {}; // only what is exported above is public

@@ -1,4 +1,4 @@
-// rt-drama3-web: speech from an rt-drama3 server, in a page, without a build step.
+// rt-drama3-web: speech from an rt-drama3 server in a web page, without a build step.
 
 export * from "./errors.js";
 export { Captions, plain } from "./captions.js";

@@ -1,12 +1,12 @@
-// How much sound to collect before playing starts: as little as the arrivals allow.
+// How much audio to buffer before playback starts: as little as the arrivals allow.
 
 /**
- * Chooses the start threshold from how late sound has arrived; knows no clock and no device.
+ * Chooses the start threshold from how late audio has arrived. Needs no clock and no device.
  *
- * A piece that arrives 60 ms later than playing would need it, counted from the first piece, needs
- * 60 ms collected before the start. The choice is the worst of the last `memory` pieces plus a
- * margin, within bounds. Lateness beyond `mostMs` is not jitter but a pause (someone thinks, or
- * types): counting starts again there, as it does with every utterance.
+ * A chunk that arrives 60 ms later than playback would need it, counted from the first chunk, needs
+ * 60 ms buffered before the start. The choice is the worst of the last `memory` chunks plus a
+ * margin, within bounds. A delay above `mostMs` is not jitter but a pause (an LLM thinks, a user
+ * types): counting restarts there, as it does with every utterance.
  */
 export class JitterMeter {
   #late = [];
@@ -15,13 +15,13 @@ export class JitterMeter {
 
   /**
    * @param {{leastMs?: number, mostMs?: number, firstMs?: number, marginMs?: number,
-   *     memory?: number}} [bounds] `firstMs` is the choice before anything was measured.
+   *     memory?: number}} [bounds] `firstMs` is used before anything was measured.
    */
   constructor({ leastMs = 20, mostMs = 400, firstMs = 60, marginMs = 15, memory = 64 } = {}) {
     Object.assign(this, { leastMs, mostMs, firstMs, marginMs, memory });
   }
 
-  /** What to collect before the next start, in milliseconds. */
+  /** Milliseconds to buffer before the next start. */
   get targetMs() {
     if (!this.#late.length) return this.firstMs;
     const wanted = Math.max(...this.#late) + this.marginMs;
@@ -29,10 +29,10 @@ export class JitterMeter {
   }
 
   /**
-   * Notes a piece.
+   * Records the arrival of a chunk.
    *
-   * @param {number} nowMs when it came, by any steady clock.
-   * @param {number} lengthMs of its sound.
+   * @param {number} nowMs time of arrival, by any monotonic clock.
+   * @param {number} lengthMs its duration.
    */
   arrived(nowMs, lengthMs) {
     if (this.#began === null) {
@@ -51,21 +51,21 @@ export class JitterMeter {
     this.#given += lengthMs;
   }
 
-  /** Notes the end of an utterance: the next piece is the first of another. */
+  /** Ends an utterance: the next chunk is the first of another one. */
   ended() {
     this.#began = null;
   }
 }
 
 /**
- * A meter for utterances that may overlap: one clock each, one memory for all.
+ * A meter for utterances that may overlap, with a common memory.
  *
  * @param {ConstructorParameters<typeof JitterMeter>[0]} [bounds]
  */
 export class SharedJitter {
   constructor(bounds = {}) {
     this.bounds = bounds;
-    this.targets = []; // of the last utterances, the newest last
+    this.targets = []; // of the latest utterances, in order
   }
 
   get targetMs() {
@@ -74,14 +74,14 @@ export class SharedJitter {
       : new JitterMeter(this.bounds).targetMs;
   }
 
-  /** A meter for one utterance; hand it back to `over`. */
+  /** Creates a meter for one utterance; pass it to `over` at its end. */
   meter() {
     return new JitterMeter(this.bounds);
   }
 
   /**
    * @param {JitterMeter} meter
-   * @param {boolean} measured whether it saw more than one piece.
+   * @param {boolean} measured whether it has measured anything.
    */
   over(meter, measured) {
     if (!measured) return;

@@ -1,4 +1,4 @@
-// Listener: hears what a server speaks for all of its clients, over /v1/listen.
+// Listener: receives and plays the speech of all clients of a server, over /v1/listen.
 
 import { defaultServer } from "./address.js";
 import { Connection } from "./connection.js";
@@ -7,32 +7,32 @@ import { AccessDenied } from "./errors.js";
 const DEFAULTS = {
   connectTimeoutMs: 10_000,
   pingMs: 10_000,
-  backoffMs: 500, // before connecting again; it doubles
+  backoffMs: 500, // before reconnecting; it doubles
   mostBackoffMs: 10_000,
 };
 
 /**
- * Plays it all through a Player, and connects again by itself for ever. Fires `state` (see
- * `state`), `segment` (with `text`, when it begins to be heard) and `quiet` (nothing sounds).
+ * Plays everything through a Player, and reconnects automatically, without a limit. Fires `state`
+ * (see `state`), `segment` (with `text`, when its playback starts) and `quiet` (nothing is playing).
  *
- * What comes while the browser does not let the page play is dropped: it would be old news.
+ * Audio that arrives while the browser does not allow playback is dropped.
  */
 export class Listener extends EventTarget {
-  /** "stopped", "connecting", "listening", "waiting" (to connect again) or "refused" (the same). */
+  /** "stopped", "connecting", "listening", "waiting" (to reconnect) or "refused" (the same). */
   state = "stopped";
-  /** Of the last connection that ended. */
+  /** The error of the last connection that ended. */
   error = null;
   #options;
   #player;
   #connection = null;
-  #tracks = new Map(); // of streams that still come or sound, by their ids
-  #last = null; // the track that began last
+  #tracks = new Map(); // tracks of streams that still arrive or play, by their ids
+  #last = null; // the track that started last
   #mode = "queue";
   #sampleRate = 0;
   #failures = 0;
   #timer = null;
   #running = false;
-  #turn = 0; // counts calls of `start`: what an earlier one began is of no interest
+  #turn = 0; // counts calls of `start`: results of earlier ones are ignored
 
   /**
    * @param {import("./player.js").Player} player
@@ -62,7 +62,7 @@ export class Listener extends EventTarget {
     clearTimeout(this.#timer);
     this.#connection?.close();
     this.#connection = null;
-    this.#hush(fadeMs);
+    this.#mute(fadeMs);
     this.#set("stopped");
   }
 
@@ -83,7 +83,7 @@ export class Listener extends EventTarget {
         fetch: this.#options.fetch ?? globalThis.fetch?.bind(globalThis),
       });
     } catch (error) {
-      if (turn === this.#turn) this.#again(error);
+      if (turn === this.#turn) this.#reconnect(error);
       return;
     }
     if (!this.#running || turn !== this.#turn) {
@@ -94,15 +94,15 @@ export class Listener extends EventTarget {
     connection.onmessage = (message) => this.#take(message);
     connection.onclose = (error) => {
       this.#connection = null;
-      // What came is heard to its end; the streams that were cut off have one now.
+      // What was received is played to its end; interrupted streams end here.
       for (const track of this.#tracks.values()) track.end();
       this.#tracks.clear();
-      this.#again(error);
+      this.#reconnect(error);
     };
     connection.watch(this.#options.pingMs);
   }
 
-  #again(error) {
+  #reconnect(error) {
     this.error = error;
     if (!this.#running) return;
     const { backoffMs, mostBackoffMs } = this.#options;
@@ -134,12 +134,12 @@ export class Listener extends EventTarget {
         track?.segment(message.text, message.first_sample);
         break;
       case "end":
-        // A cancel may come behind the end: what has not sounded is dropped then as well.
+        // A cancel may follow the end: what has not been played is then dropped as well.
         if (message.cancelled) track?.stop();
         else track?.end();
         break;
       case "stop":
-        this.#hush(message.fade_ms);
+        this.#mute(message.fade_ms);
         break;
     }
   }
@@ -160,7 +160,7 @@ export class Listener extends EventTarget {
     });
   }
 
-  #hush(fadeMs) {
+  #mute(fadeMs) {
     this.#player.stop(fadeMs);
   }
 

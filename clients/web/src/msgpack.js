@@ -1,21 +1,21 @@
-// MessagePack, as much of it as the protocol uses: no extension types, text keys, bounded nesting.
+// The subset of MessagePack that the protocol uses: no extension types, text keys, limited nesting.
 //
-// Of our own, since a page without a build step has no package manager: a hundred lines that are
-// tested against Python's msgpack weigh less than a vendored bundle or an import map, which the
-// audio worklet and a strict Content-Security-Policy would both stand in the way of.
+// Our own, since a page without a build step has no package manager: a few lines that are tested
+// against Python's msgpack are simpler than a vendored bundle or an import map, which would conflict
+// with the audio worklet and a strict Content-Security-Policy.
 
 const MAX_DEPTH = 16;
 const TEXT_OUT = new TextEncoder();
 const TEXT_IN = new TextDecoder("utf-8", { fatal: true });
 
-/** Bytes that are not MessagePack, or a value that it cannot hold. */
+/** Bytes that are not MessagePack, or a value that it cannot encode. */
 export class MsgpackError extends Error {
   name = "MsgpackError";
 }
 
 /**
  * @param {unknown} value null, boolean, number, bigint, string, Uint8Array, array or plain object;
- *     keys whose value is undefined are left out.
+ *     keys whose value is undefined are omitted.
  * @returns {Uint8Array}
  */
 export function encode(value) {
@@ -25,9 +25,9 @@ export function encode(value) {
 }
 
 /**
- * @param {Uint8Array | ArrayBuffer} data one whole value, and nothing behind it.
- * @returns {unknown} maps are objects without a prototype, bin is a Uint8Array of its own, whole
- *     numbers beyond 2^53 are bigint.
+ * @param {Uint8Array | ArrayBuffer} data exactly one value.
+ * @returns {unknown} maps are objects without a prototype, bin is a separate Uint8Array, integers
+ *     beyond 2^53 are bigint.
  */
 export function decode(data) {
   const bytes = data instanceof Uint8Array ? data : new Uint8Array(data);
@@ -57,7 +57,7 @@ class Writer {
     this.#data[this.#at++] = value;
   }
 
-  /** A kind byte and a number behind it; `method` is one of DataView's setters. */
+  /** Writes a type byte and a number; `method` is one of DataView's setters. */
   number(kind, method, size, value) {
     this.#room(1 + size);
     this.#data[this.#at] = kind;
@@ -150,7 +150,7 @@ class Reader {
     this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
 
-  /** Moves on by `count` bytes and returns where they begin. */
+  /** Advances by `count` bytes and returns their offset. */
   take(count) {
     const from = this.at;
     if (from + count > this.bytes.length) {
@@ -175,7 +175,7 @@ class Reader {
 
   bin(length) {
     const from = this.take(length);
-    return this.bytes.slice(from, from + length); // its own memory, aligned for PCM views
+    return this.bytes.slice(from, from + length); // a copy, aligned for PCM views
   }
 }
 

@@ -1,9 +1,9 @@
-// Playback: an utterance of a Client, played by a Player.
+// Playback: plays an utterance of a Client through a Player.
 
 import { now } from "./connection.js";
 
 /**
- * Plays an utterance while it is made. Fires `begin`, `segment` and `end` as its track does.
+ * Plays an utterance while it is generated. Fires `begin`, `segment` and `end` like its track.
  */
 export class Playback extends EventTarget {
   #player;
@@ -14,26 +14,26 @@ export class Playback extends EventTarget {
 
   /**
    * @param {import("./player.js").Player} player
-   * @param {import("./speech.js").Speech} speech asked for with `format` pcm (the default).
+   * @param {import("./speech.js").Speech} speech with the `format` pcm (the default).
    */
   constructor(player, speech) {
     super();
     this.#player = player;
     this.speech = speech;
-    /** Milliseconds until the first audio came, and until its first sample was heard. */
+    /** Milliseconds until the first audio arrived, and until its first sample was played. */
     this.firstAudioMs = null;
     this.firstHeardMs = null;
-    /** Fulfilled with `{samples, seconds, segments, stopped, underruns}` when all was heard. */
+    /** Fulfilled with `{samples, seconds, segments, stopped, underruns}` at the end of playback. */
     this.finished = this.#run();
-    this.finished.catch(() => {}); // whoever wants the error awaits it
+    this.finished.catch(() => {}); // callers that want the error await it
   }
 
-  /** Samples of the utterance that were heard, at its rate. */
+  /** Samples of the utterance played so far, at its rate. */
   get heard() {
     return this.#track?.heard ?? 0;
   }
 
-  /** Segments that have begun to be heard. */
+  /** Segments whose playback has started. */
   get segments() {
     return this.#track?.segments ?? [];
   }
@@ -43,10 +43,10 @@ export class Playback extends EventTarget {
   }
 
   /**
-   * Barge-in: fades out, drops what waits, and cancels the utterance.
+   * Barge-in: fades out, drops what is buffered, and cancels the utterance.
    *
    * @param {number} [fadeMs]
-   * @returns {Promise<{samples: number, seconds: number, segments: object[]}>} what was heard.
+   * @returns {Promise<{samples: number, seconds: number, segments: object[]}>} what was played.
    */
   async stop(fadeMs = 20) {
     this.#stopped = true;
@@ -55,12 +55,12 @@ export class Playback extends EventTarget {
     try {
       return await this.finished;
     } catch {
-      // Its error is told by `finished`; what was heard until then is told here all the same.
-      return this.#heardAtLast();
+      // `finished` rejects with the error; what was played is returned nevertheless.
+      return this.#heardSoFar();
     }
   }
 
-  async #heardAtLast() {
+  async #heardSoFar() {
     const nothing = { samples: 0, stopped: true, underruns: 0 };
     return this.#report(this.#track ? await this.#track.finished : nothing);
   }
@@ -73,7 +73,7 @@ export class Playback extends EventTarget {
         else if (event.type === "segment") this.#opened().segment(event.text, event.firstSample);
       }
     } catch (error) {
-      this.#track?.end(); // what came is heard: a word cut off tells less than one that ends
+      this.#track?.end(); // play what was received instead of cutting off a word
       throw error;
     }
     if (this.#error) throw this.#error;
@@ -112,11 +112,11 @@ export class Playback extends EventTarget {
   }
 }
 
-/** The rates at which the server gives PCM. */
+/** The rates at which the server provides PCM. */
 export const SAMPLE_RATES = [8000, 16000, 22050, 24000, 32000, 44100, 48000];
 
 /**
- * Asks for an utterance at the rate that the player plays without resampling, and plays it.
+ * Requests an utterance at the rate that the player plays without resampling, and plays it.
  *
  * @param {import("./player.js").Player} player
  * @param {import("./client.js").Client} client
@@ -126,6 +126,6 @@ export const SAMPLE_RATES = [8000, 16000, 22050, 24000, 32000, 44100, 48000];
  */
 export function say(player, client, text, options = {}) {
   const sampleRate = SAMPLE_RATES.includes(player.sampleRate) ? player.sampleRate : 48000;
-  const asked = { ...options, sampleRate: options.sampleRate ?? sampleRate, format: "pcm" };
-  return new Playback(player, client.speak(text, asked));
+  const request = { ...options, sampleRate: options.sampleRate ?? sampleRate, format: "pcm" };
+  return new Playback(player, client.speak(text, request));
 }

@@ -1,16 +1,16 @@
-// Player: an AudioContext with our worklet in it, which mixes any number of tracks.
+// Player: an AudioContext with our worklet, which mixes any number of tracks.
 
 import { AutoplayBlocked, ClientClosed, PlayerUnavailable, UsageError } from "./errors.js";
 import { SharedJitter } from "./jitter.js";
 import { Track } from "./track.js";
 
-const TICK_MS = 20; // between looks at what is heard
-const MOST_SECONDS = 600; // that may wait in one track: the longest utterance of the server
-const UNBLOCK_MS = 500; // that a context may take to run
+const TICK_MS = 20; // interval of checking the playback position
+const MAX_SECONDS = 600; // buffered in one track: the longest utterance of the server
+const UNBLOCK_MS = 500; // time a context may take to start
 
 /**
- * Plays tracks. Fires `state` when playing becomes possible or impossible, and `error` (with
- * `error`) when a track had to be given up.
+ * Plays tracks. Fires `state` when playback becomes possible or impossible, and `error` (with
+ * `error`) when a track had to be dropped.
  */
 export class Player extends EventTarget {
   #context;
@@ -21,20 +21,20 @@ export class Player extends EventTarget {
   #count = 0;
   #closed = false;
   #own;
-  #pastUnderruns = 0; // of tracks that are over
+  #pastUnderruns = 0; // of finished tracks
 
   /**
    * @param {object} [options]
-   * @param {number} [options.sampleRate] of the context, in Hz; the streams' own rate saves
-   *     resampling. A browser that refuses it gives its own.
-   * @param {AudioContext} [options.context] to play into instead of one of its own.
+   * @param {number} [options.sampleRate] rate of the context in Hz; the streams' rate avoids
+   *     resampling. If the browser refuses it, its own is used.
+   * @param {AudioContext} [options.context] context to use instead of a new one.
    * @param {AudioNode} [options.destination] default: the context's.
    * @param {AudioContextLatencyCategory | number} [options.latencyHint]
-   * @param {number} [options.volume] 0 to 4; 1 leaves every sample as it is.
-   * @param {number} [options.delayMs] added before the first sample of every track.
+   * @param {number} [options.volume] 0 to 4; 1 leaves the samples unchanged.
+   * @param {number} [options.delayMs] delay before the first sample of every track.
    * @param {object} [options.jitter] bounds of `JitterMeter`.
-   * @param {string | URL} [options.processorUrl] of `processor.js`, where a bundler moved it.
-   * @returns {Promise<Player>} it may be suspended still: see `state` and `resume`.
+   * @param {string | URL} [options.processorUrl] URL of `processor.js`, if a bundler moved it.
+   * @returns {Promise<Player>} possibly still suspended: see `state` and `resume`.
    */
   static async open(options = {}) {
     if (!globalThis.AudioContext || !globalThis.AudioWorkletNode) {
@@ -48,7 +48,7 @@ export class Player extends EventTarget {
       if (!options.context) await context.close();
       throw new PlayerUnavailable(
         `the audio worklet ${url} could not be loaded (${error.message}).`,
-        "Serve processor.js beside the module, or pass its address as processorUrl.",
+        "Serve processor.js next to the module, or pass its URL as processorUrl.",
       );
     }
     return new Player(context, options);
@@ -72,7 +72,7 @@ export class Player extends EventTarget {
     context.addEventListener("statechange", this.#changed);
   }
 
-  /** The context's, in Hz. */
+  /** The context's rate in Hz. */
   get sampleRate() {
     return this.#context.sampleRate;
   }
@@ -81,7 +81,7 @@ export class Player extends EventTarget {
     return this.#context;
   }
 
-  /** "running", or "suspended" while the browser plays nothing, or "closed". */
+  /** "running", "suspended" while the browser does not allow playback, or "closed". */
   get state() {
     if (this.#closed) return "closed";
     return this.#context.state === "running" ? "running" : "suspended";
@@ -96,7 +96,7 @@ export class Player extends EventTarget {
     this.#gain.gain.value = value;
   }
 
-  /** The frame of the context that leaves the loudspeaker just now. */
+  /** The frame of the context that is being output now. */
   get heardFrame() {
     const context = this.#context;
     const latency = context.outputLatency || context.baseLatency || 0;
@@ -104,14 +104,14 @@ export class Player extends EventTarget {
     const stamp = context.getOutputTimestamp?.();
     if (stamp?.performanceTime > 0 && stamp.contextTime > 0 && context.state === "running") {
       const since = (performance.now() - stamp.performanceTime) / 1e3;
-      const told = stamp.contextTime + since;
-      // Some browsers leave the stamp standing for a while: then the latency says it better.
-      if (Math.abs(told - time) < 1) time = Math.min(told, context.currentTime);
+      const stamped = stamp.contextTime + since;
+      // Some browsers do not update the stamp for a while; then the latency is more accurate.
+      if (Math.abs(stamped - time) < 1) time = Math.min(stamped, context.currentTime);
     }
     return Math.max(0, Math.floor(time * this.sampleRate));
   }
 
-  /** Figures for a developer; times in milliseconds. */
+  /** Statistics for developers; times in milliseconds. */
   get stats() {
     let underruns = this.#pastUnderruns;
     let bufferedMs = 0;
@@ -130,31 +130,31 @@ export class Player extends EventTarget {
   }
 
   /**
-   * Lets the browser play; call it in a click or key handler, and as often as you like.
+   * Starts playback; call it in a click or key handler, as often as you like.
    *
-   * @throws {AutoplayBlocked} it does not.
+   * @throws {AutoplayBlocked} the browser does not allow it.
    */
   async resume() {
     this.#check();
     if (this.state === "running") return;
-    // Without a click, Chromium's promise waits for one; so the state is asked, too.
+    // Without a click, Chromium's promise stays pending, so the state is checked as well.
     const waiting = new Promise((resolve) => setTimeout(resolve, UNBLOCK_MS));
     await Promise.race([this.#context.resume().catch(() => {}), waiting]);
     if (this.state !== "running") throw new AutoplayBlocked();
   }
 
   /**
-   * A new stream, mixed with those that play.
+   * Creates a track, which is mixed with the others.
    *
    * @param {object} [options]
-   * @param {number} [options.sampleRate] the stream's, in Hz; default: the context's.
-   * @param {Track} [options.after] a track that has to sound out first.
+   * @param {number} [options.sampleRate] rate of the track in Hz; default: the context's.
+   * @param {Track} [options.after] a track that has to finish first.
    * @returns {Track}
    */
   track({ sampleRate = this.sampleRate, after } = {}) {
     this.#check();
     if (!(Number.isInteger(sampleRate) && sampleRate >= 3_000 && sampleRate <= 768_000)) {
-      throw new UsageError(`a track's sample rate is ${sampleRate}.`, "Give it in Hz.");
+      throw new UsageError(`invalid sample rate ${sampleRate} of a track.`, "Use Hz.");
     }
     const id = this.#count++;
     const thresholdMs = this.jitter.targetMs;
@@ -165,7 +165,7 @@ export class Player extends EventTarget {
       id,
       threshold: Math.round((thresholdMs * this.sampleRate) / 1e3),
       delay: Math.round((this.delayMs * this.sampleRate) / 1e3),
-      most: MOST_SECONDS * this.sampleRate,
+      most: MAX_SECONDS * this.sampleRate,
       after: after ? after.id : null,
     });
     this.#timer ??= setInterval(() => this.#tick(), TICK_MS);
@@ -173,7 +173,7 @@ export class Player extends EventTarget {
   }
 
   /**
-   * Be quiet now: everything that plays fades out, and what waits is dropped.
+   * Silences everything: fades out what is playing and drops what is buffered.
    *
    * @param {number} [fadeMs]
    */
@@ -181,7 +181,7 @@ export class Player extends EventTarget {
     for (const track of this.#tracks.values()) track.stop(fadeMs);
   }
 
-  /** Ends at once and lets the audio device go. */
+  /** Stops immediately and releases the audio device. */
   async close() {
     if (this.#closed) return;
     this.#closed = true;
@@ -195,12 +195,12 @@ export class Player extends EventTarget {
     if (this.#own) await this.#context.close();
   }
 
-  /** A message for the worklet; used by tracks. */
+  /** Sends a message to the worklet; used by tracks. */
   send(message, moved = []) {
     if (!this.#closed) this.#node.port.postMessage(message, moved);
   }
 
-  /** Gives a track up; used by tracks. */
+  /** Drops a track with an error; used by tracks. */
   fail(track, error) {
     if (track.ended) return;
     track.stop();
@@ -235,6 +235,6 @@ function makeContext({ sampleRate, latencyHint = "interactive" }) {
     return new AudioContext({ sampleRate, latencyHint });
   } catch (error) {
     if (error.name !== "NotSupportedError") throw error;
-    return new AudioContext({ latencyHint }); // then tracks are resampled
+    return new AudioContext({ latencyHint }); // tracks are then resampled
   }
 }

@@ -1,15 +1,15 @@
-// The audio worklet, loaded by Player: a Mixer between its message port and its output. One file
-// without imports, since bundlers copy it as it is.
+// The audio worklet, loaded by Player: a Mixer between its message port and its output. It is one
+// file without imports, since bundlers copy it unchanged.
 
-// A queue of sound: pieces in, samples out, nothing copied twice.
+// A queue of samples: chunks in, samples out, without extra copies.
 
-/** Int16 or float32 samples that wait to be played; at most `most` of them. */
+/** A bounded queue of int16 or float32 samples. */
 export class Ring {
-  #pieces = [];
-  #first = 0; // index of the first piece that is left; the array is cut now and then
-  #at = 0; // sample within it
+  #chunks = [];
+  #first = 0; // index of the first remaining chunk; the array is trimmed now and then
+  #at = 0; // index of the next sample in it
 
-  /** @param {number} most samples that may wait. */
+  /** @param {number} most capacity in samples. */
   constructor(most) {
     this.most = most;
     this.length = 0;
@@ -17,11 +17,11 @@ export class Ring {
 
   /**
    * @param {Int16Array | Float32Array} samples kept, not copied.
-   * @returns {boolean} whether there was room.
+   * @returns {boolean} false if there was no room.
    */
   push(samples) {
     if (this.length + samples.length > this.most) return false;
-    if (samples.length) this.#pieces.push(samples);
+    if (samples.length) this.#chunks.push(samples);
     this.length += samples.length;
     return true;
   }
@@ -31,65 +31,65 @@ export class Ring {
    *
    * @param {Float32Array} out
    * @param {number} from index in `out`.
-   * @param {(index: number) => number} [gain] of the index-th sample taken by this call.
-   * @returns {number} how many there were.
+   * @param {(index: number) => number} [gain] gain of the index-th sample of this call.
+   * @returns {number} the number of samples.
    */
   mixInto(out, from, gain) {
     let done = 0;
     const room = out.length - from;
     while (done < room && this.length) {
-      const piece = this.#pieces[this.#first];
-      const count = Math.min(room - done, piece.length - this.#at);
-      const scale = piece instanceof Int16Array ? 1 / 32768 : 1;
+      const chunk = this.#chunks[this.#first];
+      const count = Math.min(room - done, chunk.length - this.#at);
+      const scale = chunk instanceof Int16Array ? 1 / 32768 : 1;
       for (let n = 0; n < count; n++) {
-        const value = piece[this.#at + n] * scale;
+        const value = chunk[this.#at + n] * scale;
         out[from + done + n] += gain ? value * gain(done + n) : value;
       }
       done += count;
       this.length -= count;
       this.#at += count;
-      if (this.#at === piece.length) this.#next();
+      if (this.#at === chunk.length) this.#next();
     }
     return done;
   }
 
   clear() {
-    this.#pieces = [];
+    this.#chunks = [];
     this.#first = this.#at = this.length = 0;
   }
 
   #next() {
-    this.#pieces[this.#first++] = null;
+    this.#chunks[this.#first++] = null;
     this.#at = 0;
     if (this.#first >= 64) {
-      this.#pieces.splice(0, this.#first);
+      this.#chunks.splice(0, this.#first);
       this.#first = 0;
     }
   }
 }
 
-// What the audio worklet does, without the worklet: several streams into one, with a start
+// The work of the audio worklet, independent of worklets: mixes several streams, with a start
 // threshold, underruns, fades, and reports of which sample is rendered at which frame.
 
-const WAITING = 0; // for sound, before the start and after an underrun
+const WAITING = 0; // for samples, before the start and after an underrun
 const PLAYING = 1;
 const FADING = 2;
 
 class Voice {
   constructor(id, { threshold, delay, most, after = null }) {
     this.id = id;
-    this.after = after; // id of a voice whose sound goes first
+    this.after = after; // id of a voice that has to finish first
     this.ring = new Ring(most);
-    this.threshold = threshold; // samples to collect before a start
+    this.threshold = threshold; // samples to buffer before a start
     this.delay = delay; // further frames before the first one
     this.state = WAITING;
-    this.since = null; // frame at which the collecting began
+    this.since = null; // frame at which buffering began
     this.due = null; // frame at which it starts
     this.position = 0; // samples rendered
     this.underruns = 0;
-    this.ended = false; // nothing more will come
-    this.fade = 0; // samples that a running fade has in all
-    this.faded = 0; // and has behind it
+    this.ended = false; // no more samples follow
+    this.fade = 0; // length of a running fade in samples
+    this.faded = 0; // samples of it rendered
   }
 }
 
@@ -123,7 +123,7 @@ export class Mixer {
       return;
     }
     const voice = this.#voices.get(message.id);
-    if (!voice) return; // it was stopped while the message was on its way
+    if (!voice) return; // it was stopped while the message was in transit
     if (message.type === "pcm") this.#push(voice, message.samples);
     else if (message.type === "threshold") voice.threshold = message.threshold;
     else if (message.type === "end") voice.ended = true;
@@ -134,7 +134,7 @@ export class Mixer {
    * Renders one block.
    *
    * @param {Float32Array} out zeros; every stream is added.
-   * @param {number} frame of the context at its first sample.
+   * @param {number} frame the context's frame of its first sample.
    */
   render(out, frame) {
     for (const voice of this.#voices.values()) {
@@ -158,7 +158,7 @@ export class Mixer {
       voice.state = FADING;
       voice.fade = fade;
     } else if (voice.state !== FADING) {
-      this.#over(voice, null, true); // silent as it is
+      this.#over(voice, null, true); // it is silent already
     }
   }
 
@@ -173,7 +173,7 @@ export class Mixer {
     if (voice.due === null && (enough || voice.ended)) {
       voice.due = frame + voice.delay;
     }
-    // The delay runs while another voice is waited for: it shifts all sound, and parts nothing.
+    // The delay runs while waiting for another voice: it delays everything, without adding gaps.
     if (voice.due !== null && frame >= voice.due && !this.#sounds(voice.after)) {
       voice.state = PLAYING;
       voice.delay = 0;
@@ -182,7 +182,7 @@ export class Mixer {
     }
   }
 
-  /** Whether a voice has something to sound; one that pauses in the middle lets others pass. */
+  /** Whether a voice has samples; one that pauses in the middle lets others pass. */
   #sounds(id) {
     const voice = this.#voices.get(id);
     return voice !== undefined && (voice.ring.length > 0 || voice.state === FADING);
@@ -223,7 +223,7 @@ export class Mixer {
   }
 }
 
-// Elsewhere than in a worklet, such as in tests, there is nothing to register with.
+// Outside of a worklet, for example in tests, there is nothing to register with.
 if (globalThis.registerProcessor) {
   class RtDrama3Processor extends AudioWorkletProcessor {
     #open = true;

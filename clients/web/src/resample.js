@@ -1,15 +1,15 @@
-// Sound from one sample rate to another, piece by piece: the pieces joined are the whole resampled.
+// Streaming sample-rate conversion. The output does not depend on how the input is split.
 
 const TAPS = 24; // on each side of a sample, at the lower of both rates
 const BETA = 9; // of the Kaiser window: side lobes below -90 dB
-const PASS = 0.93; // of the lower Nyquist frequency that is let through
+const PASS = 0.93; // pass band as a fraction of the lower Nyquist frequency
 
-/** A windowed-sinc resampler without delay: it holds `TAPS` samples back until `flush`. */
+/** A windowed-sinc resampler with aligned output; it holds back `TAPS` samples until `flush`. */
 export class Resampler {
   #input = new Float32Array(0);
-  #begins; // place of `#input[0]` in the stream
-  #made = 0; // samples given out
-  #given = 0; // samples taken in
+  #begins; // position of `#input[0]` in the stream
+  #made = 0; // output samples
+  #given = 0; // input samples
 
   /**
    * @param {number} from rate in Hz.
@@ -29,14 +29,14 @@ export class Resampler {
 
   /**
    * @param {Float32Array} samples
-   * @returns {Float32Array} what can be told for certain now.
+   * @returns {Float32Array} the samples that later input cannot change.
    */
   push(samples) {
     this.#given += samples.length;
     return this.#run(samples, Infinity);
   }
 
-  /** @returns {Float32Array} the rest; nothing may be pushed afterwards. */
+  /** @returns {Float32Array} the remaining samples; `push` must not be called afterwards. */
   flush() {
     const total = Math.ceil((this.#given * this.up) / this.down);
     return this.#run(new Float32Array(this.reach + 1), total);
@@ -64,10 +64,10 @@ export class Resampler {
     const out = new Float32Array(Math.max(0, Math.min(most, limit - this.#made)));
     let made = 0;
     for (; made < out.length; made++) {
-      const place = (this.#made + made) * this.down;
-      const centre = Math.floor(place / this.up);
+      const position = (this.#made + made) * this.down;
+      const centre = Math.floor(position / this.up);
       if (centre + this.reach >= ends) break;
-      const taps = this.phases[place - centre * this.up];
+      const taps = this.phases[position - centre * this.up];
       const from = centre - this.reach + 1 - this.#begins;
       let sum = 0;
       for (let n = 0; n < taps.length; n++) sum += taps[n] * input[from + n];

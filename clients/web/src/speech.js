@@ -1,4 +1,4 @@
-// Speech: one utterance, from its text to its audio.
+// Speech: one utterance.
 
 import { now } from "./connection.js";
 import {
@@ -14,28 +14,28 @@ import { fromWire, toWire } from "./fields.js";
 import { MsgpackError, encode } from "./msgpack.js";
 
 const LAST = Symbol("last");
-const PIECE = 16_384; // characters of one message
+const MESSAGE_CHARACTERS = 16_384; // per text message
 
 /**
- * Made by `Client.stream` and `Client.speak`. Iterate over it for its events: `ready`, `queued`,
- * `segment`, `audio` and `done`, as maps with a `type`; leaving the loop early cancels it.
+ * Created by `Client.stream` and `Client.speak`. Iterate over it for its events: `ready`, `queued`,
+ * `segment`, `audio` and `done`, as objects with a `type`; leaving the loop early cancels it.
  *
- * Until the first audio, a broken connection and whatever the server calls retriable are tried
- * again, and the text so far is told anew (`ready` then comes again). Afterwards they are errors.
+ * Before the first audio, a lost connection and errors that the server marks as retriable lead to
+ * another attempt, which sends the text again (`ready` is then repeated). Later they are errors.
  */
 export class Speech {
-  /** Milliseconds since it was made: `connect`, `ready`, `firstAudio`, `total`; null where not yet. */
+  /** Milliseconds since creation: `connect`, `ready`, `firstAudio`, `total`; null before. */
   timings = { connect: null, ready: null, firstAudio: null, total: null, reused: false };
-  /** Of the server, once ready. */
+  /** The server's id of the utterance, once ready. */
   id = null;
   sampleRate = null;
-  /** What it said of the request: text that it cannot read, settings without effect. */
+  /** Warnings of the server: unspeakable text, settings without effect. */
   notices = [];
-  /** Samples of audio that came. */
+  /** Samples of audio received. */
   samples = 0;
   #client;
   #start;
-  #told = []; // what was said so far, until the first audio
+  #log = []; // messages sent so far, until the first audio
   #connection = null;
   #began = now();
   #events = [];
@@ -53,7 +53,7 @@ export class Speech {
     this.#client = client;
     this.#start = { version: 1, ...toWire(options), type: "start" };
     try {
-      encode(this.#start); // told to the caller, and not where nobody hears it
+      encode(this.#start); // so that errors are thrown to the caller
     } catch (error) {
       if (!(error instanceof MsgpackError)) throw error;
       throw new UsageError(`the options cannot be sent: ${error.message}`);
@@ -62,29 +62,29 @@ export class Speech {
     this.#connect();
   }
 
-  /** @param {string} text may be cut anywhere, also within a word. */
+  /** @param {string} text may be split anywhere, even within a word. */
   push(text) {
     if (typeof text !== "string") throw new UsageError(`text is ${kind(text)}, not a string.`);
-    for (const piece of cut(text)) this.#tell({ type: "text", text: piece });
+    for (const part of cut(text)) this.#send({ type: "text", text: part });
   }
 
-  /** Speak what there is, although the sentence is open. */
+  /** Speaks the text so far, although its sentence is incomplete. */
   flush() {
-    this.#tell({ type: "flush" });
+    this.#send({ type: "flush" });
   }
 
-  /** That was all of the text. */
+  /** Ends the text. */
   finish() {
     if (this.#textOver && this.#state !== "cancelled") return;
-    this.#tell({ type: "finish" });
+    this.#send({ type: "finish" });
     this.#textOver = true;
     this.#await();
   }
 
   /**
-   * Barge-in: after the call nothing of it is handed out.
+   * Barge-in: after this call there are no more events.
    *
-   * @returns {Promise<object>} what was `generated` and `sent`, where `acknowledged`.
+   * @returns {Promise<object>} what was `generated` and `sent`, if `acknowledged`.
    */
   cancel() {
     if (this.#cancelled) return this.#cancelled.promise;
@@ -112,15 +112,15 @@ export class Speech {
     return promise;
   }
 
-  /** Pushes what an iterable gives, then finishes; its errors cancel and are thrown to readers. */
-  async pour(pieces) {
+  /** Pushes the parts of an iterable, then finishes; its errors cancel and are thrown to readers. */
+  async pour(parts) {
     try {
-      if (!pieces?.[Symbol.asyncIterator] && !pieces?.[Symbol.iterator]) {
-        throw new UsageError(`text is ${kind(pieces)}, neither a string nor an iterable of strings.`);
+      if (!parts?.[Symbol.asyncIterator] && !parts?.[Symbol.iterator]) {
+        throw new UsageError(`text is ${kind(parts)}, neither a string nor an iterable of strings.`);
       }
-      for await (const piece of pieces) {
+      for await (const part of parts) {
         if (this.#state !== "open") return;
-        this.push(piece);
+        this.push(part);
       }
       if (this.#state === "open") this.finish();
     } catch (error) {
@@ -148,11 +148,11 @@ export class Speech {
     }
   }
 
-  #tell(message) {
+  #send(message) {
     if (this.#error && this.#state === "failed") throw this.#error;
     if (this.#state === "cancelled") throw new SpeechCancelled();
     if (this.#textOver) throw new UsageError(`${message.type} came after finish.`);
-    if (this.timings.firstAudio === null) this.#told.push(message);
+    if (this.timings.firstAudio === null) this.#log.push(message);
     this.#connection?.send(message);
   }
 
@@ -180,7 +180,7 @@ export class Speech {
     };
     connection.watch(this.#client.settings.pingMs);
     connection.send(this.#start);
-    for (const message of this.#told) connection.send(message);
+    for (const message of this.#log) connection.send(message);
     this.id = null;
     this.#await();
   }
@@ -193,7 +193,7 @@ export class Speech {
       this.notices = message.notices ?? [];
       this.timings.ready = now() - this.#began;
     } else if (typeof message.id === "string" && message.id !== this.id && this.id !== null) {
-      return; // of an utterance that was on this connection before
+      return; // of an earlier utterance on this connection
     }
     if (this.#state === "open") this.#disarm();
     if (message.type === "cancelled") {
@@ -201,7 +201,7 @@ export class Speech {
       this.#cancelled?.resolve({ ...fromWire(message), acknowledged: true, finished: false });
       if (this.#state === "open") this.#fail(new SpeechCancelled("the server cancelled it."));
     } else if (message.type === "error") {
-      if (this.#state === "cancelled") return; // the answer to the cancel comes all the same
+      if (this.#state === "cancelled") return; // the response to the cancel is still to come
       const error = serverError(message);
       if (error.scope === "message") this.#fail(error, true);
       else this.#refused(error);
@@ -213,15 +213,15 @@ export class Speech {
   #event(message) {
     if (message.type === "audio") {
       if (!(message.audio instanceof Uint8Array)) {
-        this.#connection.fail(new BadServerMessage("audio came without bytes."));
+        this.#connection.fail(new BadServerMessage("an audio message has no bytes."));
         return;
       }
       this.timings.firstAudio ??= now() - this.#began;
-      this.#told = [];
+      this.#log = [];
       this.samples = message.first_sample + message.samples;
       this.#bytes += message.audio.length;
       if (this.#bytes > this.#client.settings.bufferBytes) {
-        const text = `${this.#bytes} bytes of audio were not taken.`;
+        const text = `${this.#bytes} bytes of audio were not read.`;
         this.#fail(new TooSlow(text, { code: "slow_reader", remedy: "Iterate faster." }), true);
         return;
       }
@@ -243,7 +243,7 @@ export class Speech {
     this.#trouble(error);
   }
 
-  /** The attempt failed: another one, or an error. */
+  /** Handles a failed attempt: retries, or fails. */
   #trouble(error) {
     this.#disarm();
     const { attempts, backoffMs } = this.#client.settings;
@@ -267,11 +267,11 @@ export class Speech {
     }
     this.#state = "failed";
     this.#error = error;
-    this.#leave(); // what is still on its way belongs to nobody
+    this.#leave(); // drops messages in transit
     this.#wake();
   }
 
-  /** Lets the connection go: back to the client, if it can be used again. */
+  /** Releases the connection: back to the client, if it can be reused. */
   #leave(keep = false) {
     this.#disarm();
     const connection = this.#connection;
@@ -293,14 +293,14 @@ export class Speech {
     this.#reader = null;
   }
 
-  /** The server owes a word, unless it waits for text. */
+  /** Starts the timeout of the next message, unless the server waits for text. */
   #await(queued = false) {
     const owes = this.id === null || this.#textOver || queued;
     if (!owes || !this.#connection) return;
     const { timeoutMs, queueTimeoutMs } = this.#client.settings;
     const limit = queued ? queueTimeoutMs : timeoutMs;
     this.#arm(limit, () => {
-      this.#connection?.fail(new ServerSilent(`the server was silent for ${limit} ms.`));
+      this.#connection?.fail(new ServerSilent(`the server sent nothing for ${limit} ms.`));
     });
   }
 
@@ -318,12 +318,12 @@ function kind(value) {
   return value === null || value === undefined ? String(value) : `of type ${typeof value}`;
 }
 
-/** Text in pieces that fit into a message; no character is cut in two. */
+/** Splits text into parts that fit into a message, without splitting surrogate pairs. */
 function* cut(text) {
   for (let from = 0, to; from < text.length; from = to) {
-    to = Math.min(from + PIECE, text.length);
+    to = Math.min(from + MESSAGE_CHARACTERS, text.length);
     const last = text.charCodeAt(to - 1);
-    if (to < text.length && last >= 0xd800 && last < 0xdc00) to -= 1; // the other half follows
+    if (to < text.length && last >= 0xd800 && last < 0xdc00) to -= 1; // its other half follows
     yield text.slice(from, to);
   }
 }

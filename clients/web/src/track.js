@@ -1,22 +1,22 @@
-// One stream of sound in a Player: from bytes that arrive to what is heard of them.
+// Track: one stream of audio in a Player, from arriving bytes to the playback position.
 
 import { Captions } from "./captions.js";
 import { PlayerFull, UsageError } from "./errors.js";
 import { Resampler } from "./resample.js";
 
 /**
- * Made by `Player.track`. Fires `begin` (the first sample is heard), `segment` (with `text` and
- * `firstSample`, when that sample is heard), `underrun`, `error` (it was given up), and `end`.
+ * Created by `Player.track`. Fires `begin` (the first sample is played), `segment` (with `text` and
+ * `firstSample`, when that sample is played), `underrun`, `error` (it was dropped), and `end`.
  */
 export class Track extends EventTarget {
   #player;
   #resampler = null;
   #meter;
   #threshold; // ms, as the worklet knows it
-  #base = null; // place of the first sample that came, in the utterance
-  #written = 0; // samples that came, at the stream's rate
-  #handed = 0; // samples that went to the worklet, at the context's rate
-  #run = null; // {frame, sample}: where rendering last began
+  #base = null; // position of the first received sample in the utterance
+  #written = 0; // samples received, at the track's rate
+  #handed = 0; // samples sent to the worklet, at the context's rate
+  #run = null; // {frame, sample}: where rendering last started
   #still = 0; // samples rendered when rendering last stopped
   #captions = new Captions();
   #ended = false;
@@ -31,18 +31,18 @@ export class Track extends EventTarget {
     this.id = id;
     this.sampleRate = sampleRate;
     this.underruns = 0;
-    /** Set when the first sample was rendered: the context's time of it, in seconds. */
+    /** The context's time, in seconds, at which the first sample was rendered; null before. */
     this.startTime = null;
     this.#meter = player.jitter.meter();
     this.#threshold = threshold;
     if (sampleRate !== player.sampleRate) {
       this.#resampler = new Resampler(sampleRate, player.sampleRate);
     }
-    /** Fulfilled with `{samples, stopped, underruns}` when the last sample was heard. */
+    /** Fulfilled with `{samples, stopped, underruns}` when the last sample was played. */
     this.finished = new Promise((resolve) => (this.#finish = resolve));
   }
 
-  /** Samples that were heard of the utterance, at the stream's rate. */
+  /** Samples of the utterance played so far, at the track's rate. */
   get heard() {
     const rendered = this.#run
       ? this.#run.sample + Math.max(0, this.#player.heardFrame - this.#run.frame)
@@ -52,13 +52,13 @@ export class Track extends EventTarget {
     return (this.#base ?? 0) + Math.min(samples, this.#written);
   }
 
-  /** Milliseconds of sound that came and were not heard yet. */
+  /** Milliseconds of audio received but not played yet. */
   get bufferedMs() {
-    const place = (this.#base ?? 0) + this.#written;
-    return this.#over ? 0 : (1e3 * (place - this.heard)) / this.sampleRate;
+    const end = (this.#base ?? 0) + this.#written;
+    return this.#over ? 0 : (1e3 * (end - this.heard)) / this.sampleRate;
   }
 
-  /** Segments that have begun to be heard; the last may have been broken off. */
+  /** Segments whose playback has started; the last one may have been interrupted. */
   get segments() {
     return this.#captions.heard;
   }
@@ -69,17 +69,17 @@ export class Track extends EventTarget {
 
   /**
    * @param {Int16Array | Float32Array | Uint8Array} pcm mono; bytes are 16-bit little-endian.
-   * @param {number} [firstSample] its place in the utterance; by default it follows what came.
+   * @param {number} [firstSample] its position in the utterance; default: after the samples so far.
    */
   write(pcm, firstSample) {
     if (this.#ended) return;
     let samples = pcm;
     if (pcm instanceof Uint8Array) {
-      if (pcm.length % 2) throw new UsageError(`${pcm.length} bytes are no whole 16-bit samples.`);
+      if (pcm.length % 2) throw new UsageError(`${pcm.length} bytes are not whole 16-bit samples.`);
       const own = pcm.byteOffset % 2 ? pcm.slice() : pcm;
       samples = new Int16Array(own.buffer, own.byteOffset, own.length / 2);
     } else if (!(pcm instanceof Int16Array || pcm instanceof Float32Array)) {
-      throw new UsageError("pcm is no Int16Array, Float32Array or Uint8Array.");
+      throw new UsageError("pcm is not an Int16Array, Float32Array or Uint8Array.");
     }
     this.#base ??= firstSample ?? 0;
     const ms = (1e3 * samples.length) / this.sampleRate;
@@ -89,12 +89,12 @@ export class Track extends EventTarget {
     this.#hand(this.#resampler ? this.#resampler.push(toFloat(samples)) : samples);
   }
 
-  /** @param {string} text heard from sample `firstSample` of the utterance on. */
+  /** @param {string} text starts at sample `firstSample` of the utterance. */
   segment(text, firstSample) {
     this.#captions.add({ text, firstSample });
   }
 
-  /** Nothing more will be written; what is there is played to its last sample. */
+  /** Ends the track; what was written is played to its last sample. */
   end() {
     if (this.#ended) return;
     if (this.#resampler) this.#hand(this.#resampler.flush());
@@ -113,7 +113,7 @@ export class Track extends EventTarget {
     this.#player.send({ type: "stop", id: this.id, fade });
   }
 
-  /** Fires what became due; called by the player. Returns false once all is over. */
+  /** Fires due events; called by the player. Returns false after the end. */
   tick() {
     const heard = this.heard;
     if (!this.#begun && heard > (this.#base ?? 0)) {
@@ -133,7 +133,7 @@ export class Track extends EventTarget {
     return false;
   }
 
-  /** Takes a report of the worklet; called by the player. */
+  /** Handles a report of the worklet; called by the player. */
   report(report) {
     if (report.type === "run") {
       this.#run = report;
@@ -141,7 +141,7 @@ export class Track extends EventTarget {
     } else if (report.type === "gap") {
       this.underruns = report.underruns;
       this.#still = report.sample;
-      this.#run = null; // heard a moment early, which no caption can show
+      this.#run = null; // slightly early, which captions cannot show
       this.dispatchEvent(new Event("underrun"));
     } else if (report.type === "over") {
       this.#over = { ...report, frame: report.frame ?? 0 };
@@ -149,7 +149,7 @@ export class Track extends EventTarget {
       this.#player.jitter.over(this.#meter, this.#written > 0);
     } else if (report.type === "full") {
       const seconds = report.waiting / this.#player.sampleRate;
-      this.#player.fail(this, new PlayerFull(`${seconds.toFixed(0)} s of sound wait to be played.`));
+      this.#player.fail(this, new PlayerFull(`${seconds.toFixed(0)} s of audio are waiting.`));
     }
   }
 
@@ -162,14 +162,14 @@ export class Track extends EventTarget {
   #hand(samples) {
     if (!samples.length) return;
     this.#handed += samples.length;
-    // A message copies a view's whole buffer, were it minutes long; and the caller's stays the caller's.
+    // Copied, since a message would copy the view's whole buffer, and the caller keeps its own.
     const own = samples.slice();
     this.#player.send({ type: "pcm", id: this.id, samples: own }, [own.buffer]);
   }
 
   #tune() {
     const wanted = Math.max(this.#player.jitter.targetMs, this.#meter.targetMs);
-    if (wanted - this.#threshold < 1) return; // it grows within an utterance, and never shrinks
+    if (wanted - this.#threshold < 1) return; // within an utterance it only grows
     this.#threshold = wanted;
     const threshold = Math.round((wanted * this.#player.sampleRate) / 1e3);
     this.#player.send({ type: "threshold", id: this.id, threshold });

@@ -26,7 +26,7 @@ async function read(speech) {
 
 const kinds = (events) => events.map(({ type }) => type);
 
-test("a text, its events, and the same connection for the next", async () => {
+test("a text, its events, and a reused connection", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake);
   const speech = client.speak("Hello.", { sampleRate: 16000, previousTakes: [{ vqCodes: [[1]] }] });
@@ -49,7 +49,7 @@ test("a text, its events, and the same connection for the next", async () => {
   client.close();
 });
 
-test("clips are bytes in either form, and what cannot be sent is told at once", async () => {
+test("clips are bytes in either form, and options that cannot be sent throw immediately", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake);
   const bytes = new Uint8Array([82, 73, 70, 70]);
@@ -65,7 +65,7 @@ test("clips are bytes in either form, and what cannot be sent is told at once", 
   client.close();
 });
 
-test("text in pieces, in the order in which it was pushed", async () => {
+test("text is sent in the order in which it was pushed", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake);
   const speech = client.stream();
@@ -81,7 +81,7 @@ test("text in pieces, in the order in which it was pushed", async () => {
   client.close();
 });
 
-test("a long text goes in messages that the server takes", async () => {
+test("a long text is split into messages within the server's limit", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake);
   const text = `x${"\u{1f600}".repeat(40_000)}`; // two halves each, so that one lies on every cut
@@ -95,7 +95,7 @@ test("a long text goes in messages that the server takes", async () => {
   client.close();
 });
 
-test("an iterable of pieces", async () => {
+test("an iterable of text", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake);
   async function* tokens() {
@@ -111,7 +111,7 @@ test("an iterable of pieces", async () => {
   client.close();
 });
 
-test("a key is offered beside the protocol, and never in the address", async () => {
+test("a key is sent as a subprotocol and never in the address", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake, { key: "a/b+c~?>" });
   await read(client.speak("Hello."));
@@ -124,7 +124,7 @@ test("a key is offered beside the protocol, and never in the address", async () 
   client.close();
 });
 
-test("after a cancel nothing is handed out, and the connection goes on", async () => {
+test("after a cancel there are no events, and the connection is kept", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake);
   const speech = client.stream();
@@ -168,7 +168,7 @@ test("a cancel before the connection, and one after the end", async () => {
   client.close();
 });
 
-test("a cancel that crosses an error waits for its answer all the same", async () => {
+test("a cancel that crosses an error waits for its response", async () => {
   let owed = null;
   const answer = (line) => {
     if (owed) line.say(owed);
@@ -201,7 +201,7 @@ test("a cancel that crosses an error waits for its answer all the same", async (
   client.close();
 });
 
-test("before the first audio, a lost connection is tried again with all of the text", async () => {
+test("before the first audio, a lost connection leads to a retry with all text", async () => {
   let drops = 2;
   const fake = fakeServer((line, message) => {
     if (message.type === "text" && drops-- > 0) line.drop();
@@ -219,7 +219,7 @@ test("before the first audio, a lost connection is tried again with all of the t
   client.close();
 });
 
-test("after the first audio it is an error that knows what came", async () => {
+test("after the first audio it is an error with what was received", async () => {
   const fake = fakeServer((line, message) => {
     speaking(line, message);
     if (message.type === "text") setTimeout(() => line.drop(), 1);
@@ -237,7 +237,7 @@ test("after the first audio it is an error that knows what came", async () => {
   client.close();
 });
 
-test("what the server calls retriable is tried again, and the rest is thrown", async () => {
+test("retriable errors are retried, others are thrown", async () => {
   let times = 1;
   const refusing = (code, retriable) => fakeServer((line, message) => {
     if (message.type === "start" && (!retriable || times-- > 0)) {
@@ -254,7 +254,7 @@ test("what the server calls retriable is tried again, and the rest is thrown", a
   assert.equal(fake.lines.length, 1);
 });
 
-test("the operator's stop is an error of its own kind", async () => {
+test("a stop by the operator is an error", async () => {
   const fake = fakeServer((line, message) => {
     speaking(line, message);
     if (message.type !== "text") return;
@@ -274,7 +274,7 @@ test("no server", async () => {
   assert.equal(fake.lines.length, 3);
 });
 
-test("why a handshake was refused is asked over HTTP", async () => {
+test("the reason of a refused handshake is requested over HTTP", async () => {
   const fake = fakeServer(speaking, { refuse: 9 });
   const asked = [];
   const client = clientOf(fake, {
@@ -290,7 +290,7 @@ test("why a handshake was refused is asked over HTTP", async () => {
   assert.equal(fake.lines.length, 1); // a wrong key stays wrong
 });
 
-test("what is no answer of the server's is an error of this package", async () => {
+test("a response of another server is an error of this package", async () => {
   const page = new Response("<html>Bad gateway</html>", { status: 502 });
   const client = clientOf(fakeServer(speaking), { fetch: async () => page });
   await assert.rejects(client.voices(), (error) => {
@@ -300,7 +300,7 @@ test("what is no answer of the server's is an error of this package", async () =
   });
 });
 
-test("a server that is silent, or talks nonsense", async () => {
+test("a server that sends nothing, or invalid messages", async () => {
   const silent = clientOf(fakeServer(() => {}), { timeoutMs: 5 });
   await assert.rejects(read(silent.speak("Hello.")), ServerSilent);
   for (const data of ["text", new Uint8Array([0xc1]).buffer, new Uint8Array([0x80]).buffer]) {
@@ -310,11 +310,11 @@ test("a server that is silent, or talks nonsense", async () => {
   }
 });
 
-test("a half-open connection is noticed by pings, one that answers them lives", async () => {
+test("a half-open connection is detected by pings, one that responds is kept", async () => {
   const dead = fakeServer((line, message) => message.type !== "ping" && speaking(line, message));
   const speech = clientOf(dead, { pingMs: 5 }).stream();
   speech.push("Hello");
-  await assert.rejects(read(speech), /silent for 5 ms and a ping/);
+  await assert.rejects(read(speech), /nothing for 5 ms, not even a pong/);
   const alive = fakeServer((line, message) => {
     if (message.type === "ping") line.say({ type: "pong", data: 0, server_ms: 1 });
     else speaking(line, message);
@@ -328,7 +328,7 @@ test("a half-open connection is noticed by pings, one that answers them lives", 
   client.close();
 });
 
-test("who does not read is not fed for ever", async () => {
+test("a reader that does not read is cut off", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake, { bufferBytes: 100 });
   const speech = client.speak("x".repeat(60));
@@ -337,7 +337,7 @@ test("who does not read is not fed for ever", async () => {
   assert.equal(fake.lines[0].got.at(-1).type, "cancel");
 });
 
-test("closing the client ends what runs", async () => {
+test("closing the client ends running utterances", async () => {
   const fake = fakeServer(speaking);
   const client = clientOf(fake);
   const speech = client.stream();
@@ -357,7 +357,7 @@ test("addresses", () => {
   assert.throws(() => new Client({ server: "http://a:99999" }), UsageError);
 });
 
-test("what the server says of a request is kept", async () => {
+test("notices of the server are kept", async () => {
   const notices = ["text in this script is left out"];
   const fake = fakeServer((line, message) => {
     if (message.type !== "start") return;
@@ -372,7 +372,7 @@ test("what the server says of a request is kept", async () => {
   client.close();
 });
 
-test("what is no text is told so", async () => {
+test("other values than text throw", async () => {
   const client = clientOf(fakeServer(speaking));
   for (const text of [null, undefined, 5, ["a", 5]]) {
     await assert.rejects(read(client.speak(text)), (error) => {
@@ -383,13 +383,13 @@ test("what is no text is told so", async () => {
   client.close();
 });
 
-test("errors have their names, whatever a bundler calls their classes", () => {
+test("errors keep their names when a bundler renames classes", () => {
   assert.equal(new UsageError("x").name, "UsageError");
   assert.equal(Object.hasOwn(new Overloaded({}), "name"), false);
   assert.equal(new ConnectFailed("x").name, "ConnectFailed");
 });
 
-test("without a WebSocket, and where none can be opened, it says so", async () => {
+test("a missing WebSocket, and one that cannot be opened, throw", async () => {
   const fake = fakeServer(speaking);
   const without = clientOf(fake, { WebSocket: false });
   await assert.rejects(read(without.speak("Hello.")), UsageError);

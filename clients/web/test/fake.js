@@ -1,4 +1,4 @@
-// A WebSocket and the server behind it, both in this process.
+// A fake WebSocket and its server in the same process.
 
 import { decode, encode } from "../src/msgpack.js";
 

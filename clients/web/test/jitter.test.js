@@ -9,30 +9,30 @@ function meter(arrivals, bounds) {
   return made;
 }
 
-test("before anything was measured it is the first choice", () => {
+test("the first choice is used before anything was measured", () => {
   assert.equal(meter([]).targetMs, 60);
   assert.equal(meter([1000]).targetMs, 60);
 });
 
-test("sound in time or early needs the least", () => {
+test("audio on time needs the minimum", () => {
   assert.equal(meter([0, 50, 100, 150]).targetMs, 20);
   assert.equal(meter([0, 1, 2, 3]).targetMs, 20);
 });
 
-test("it is the worst lateness and a margin, counted from the first piece", () => {
+test("the target is the worst lateness plus a margin", () => {
   assert.equal(meter([0, 50, 175, 150]).targetMs, 75 + 15);
   assert.equal(meter([0, 90, 180, 270]).targetMs, 120 + 15); // it drifts: the last needs the most
 });
 
-test("it stays within its bounds", () => {
+test("the target stays within its bounds", () => {
   assert.equal(meter([0, 440], { mostMs: 400 }).targetMs, 400);
 });
 
-test("a pause is no jitter", () => {
+test("a pause is not jitter", () => {
   assert.equal(meter([0, 50, 5000, 5050]).targetMs, 20);
 });
 
-test("another utterance counts anew, and remembers", () => {
+test("another utterance restarts the clock and keeps the memory", () => {
   const made = meter([0, 150]);
   made.ended();
   made.arrived(9_000, 50);
@@ -46,7 +46,7 @@ test("old lateness is forgotten", () => {
   assert.equal(made.targetMs, 20);
 });
 
-test("overlapping utterances share what they learned", () => {
+test("overlapping utterances share their measurements", () => {
   const shared = new SharedJitter({ firstMs: 60 });
   assert.equal(shared.targetMs, 60);
   const [one, two] = [shared.meter(), shared.meter()];

@@ -28,7 +28,7 @@ async function restarted(fake) {
 const open = (fake) => fake.lines.filter(({ socket }) => socket.readyState < 2).length;
 const soon = () => new Promise((resolve) => setTimeout(resolve, 20));
 
-test("stopped and started again before it was connected, it has one connection", async () => {
+test("a restart before the connection is open leads to one connection", async () => {
   const fake = fakeServer(() => {});
   const listener = await restarted(fake);
   assert.equal(open(fake), 1);
@@ -36,7 +36,7 @@ test("stopped and started again before it was connected, it has one connection",
   assert.equal(open(fake), 0);
 });
 
-test("what was begun before a stop does not try again beside the next start", async () => {
+test("an attempt from before a stop does not retry after the next start", async () => {
   const fake = fakeServer(() => {}, { refuse: 2 });
   const listener = await restarted(fake);
   assert.equal(open(fake), 1);

@@ -30,7 +30,7 @@ function rig() {
 const ramp = (count, from = 1) => Int16Array.from({ length: count }, (_, n) => from + n);
 const heard = (out) => Array.from(out, (value) => value * 32768).filter((value) => value !== 0);
 
-test("awkward pieces come out as they are, every sample once", () => {
+test("irregular chunks are played unchanged, every sample once", () => {
   const it = rig();
   it.open(0);
   const all = ramp(5_000);
@@ -47,7 +47,7 @@ test("awkward pieces come out as they are, every sample once", () => {
   assert.equal(it.mixer.size, 0);
 });
 
-test("it starts when enough was collected", () => {
+test("playback starts when enough is buffered", () => {
   const it = rig();
   it.open(0, { threshold: 1_000 });
   it.pcm(0, ramp(600));
@@ -57,7 +57,7 @@ test("it starts when enough was collected", () => {
   assert.equal(it.of("run")[0].frame, 2 * BLOCK);
 });
 
-test("it starts when it has waited as long as the threshold", () => {
+test("playback starts after waiting as long as the threshold", () => {
   const it = rig();
   it.open(0, { threshold: 1_000 });
   it.render(20); // waiting for the first sample counts for nothing
@@ -74,7 +74,7 @@ test("a short utterance that has ended does not wait", () => {
   assert.equal(heard(it.render(1)).length, 10);
 });
 
-test("a delay is kept once", () => {
+test("a delay is applied once", () => {
   const it = rig();
   it.open(0, { delay: 3 * BLOCK });
   it.pcm(0, ramp(BLOCK));
@@ -85,7 +85,7 @@ test("a delay is kept once", () => {
   assert.equal(it.of("run")[1].frame, 5 * BLOCK);
 });
 
-test("an underrun is counted and collected for again", () => {
+test("an underrun is counted, and the threshold applies again", () => {
   const it = rig();
   it.open(0, { threshold: 200 });
   it.pcm(0, ramp(200));
@@ -100,7 +100,7 @@ test("an underrun is counted and collected for again", () => {
   assert.deepEqual([again.frame, again.sample], [4 * BLOCK, 200]);
 });
 
-test("a stop fades to silence in its time, and drops the rest", () => {
+test("a stop fades to silence and drops the rest", () => {
   const it = rig();
   it.open(0);
   it.pcm(0, new Int16Array(48_000).fill(16_384));
@@ -116,7 +116,7 @@ test("a stop fades to silence in its time, and drops the rest", () => {
   assert.deepEqual(heard(it.render(1)), []);
 });
 
-test("a stop of all, one of them silent still", () => {
+test("a stop of all voices, one of which has not started", () => {
   const it = rig();
   it.open(0);
   it.open(1, { threshold: 1e5 });
@@ -128,7 +128,7 @@ test("a stop of all, one of them silent still", () => {
   assert.deepEqual(it.of("over").map(({ id, sample }) => [id, sample]), [[1, 0], [0, 228]]);
 });
 
-test("a fade that runs dry is over, too", () => {
+test("a fade that runs dry ends", () => {
   const it = rig();
   it.open(0);
   it.pcm(0, ramp(200));
@@ -147,7 +147,7 @@ test("streams are mixed", () => {
   assert.deepEqual(new Set(heard(it.render(1))), new Set([300]));
 });
 
-test("a stream behind another one begins when that one has sounded out", () => {
+test("a stream behind another one starts when that one has finished", () => {
   const it = rig();
   it.open(0);
   it.open(1, { after: 0 });
@@ -159,7 +159,7 @@ test("a stream behind another one begins when that one has sounded out", () => {
   assert.deepEqual(out, [...ramp(200), ...ramp(BLOCK, 1_000)]);
 });
 
-test("one that pauses lets the next one pass", () => {
+test("a stream that pauses lets the next one pass", () => {
   const it = rig();
   it.open(0);
   it.open(1, { after: 0 });
@@ -169,7 +169,7 @@ test("one that pauses lets the next one pass", () => {
   assert.equal(it.mixer.size, 2);
 });
 
-test("a delay shifts streams behind each other, and does not part them", () => {
+test("a delay shifts consecutive streams without adding gaps", () => {
   const it = rig();
   for (const id of [0, 1]) {
     it.open(id, { after: id - 1, delay: 5 * BLOCK });
@@ -180,7 +180,7 @@ test("a delay shifts streams behind each other, and does not part them", () => {
   assert.deepEqual(it.of("run").map(({ frame }) => frame), [5 * BLOCK, 6 * BLOCK]);
 });
 
-test("what comes for a stream that is gone is dropped", () => {
+test("messages for a finished stream are dropped", () => {
   const it = rig();
   it.pcm(5, ramp(10));
   it.mixer.take({ type: "end", id: 5 });
@@ -189,7 +189,7 @@ test("what comes for a stream that is gone is dropped", () => {
   assert.deepEqual(it.reports, []);
 });
 
-test("more than may wait is told", () => {
+test("a full buffer is reported", () => {
   const it = rig();
   it.open(0, { most: 100, threshold: 1e5 });
   it.pcm(0, ramp(60));
@@ -197,7 +197,7 @@ test("more than may wait is told", () => {
   assert.deepEqual(it.of("full"), [{ type: "full", id: 0, waiting: 60 }]);
 });
 
-test("a ring of thousands of pieces keeps their order and frees them", () => {
+test("a ring of thousands of chunks keeps their order and frees them", () => {
   const ring = new Ring(1e6);
   const out = new Float32Array(10);
   let want = 1;

@@ -24,7 +24,7 @@ for (const value of EDGES) {
   test(`there and back: ${String(name)}`, () => assert.deepStrictEqual(decode(encode(value)), value));
 }
 
-test("bin of every length has memory of its own", () => {
+test("bin of every length is a copy", () => {
   for (const length of [0, 1, 255, 256, 65535, 65536]) {
     const bin = new Uint8Array(length).fill(7);
     const back = decode(encode({ bin })).bin;
@@ -34,7 +34,7 @@ test("bin of every length has memory of its own", () => {
   }
 });
 
-test("large maps, and keys that objects have already", () => {
+test("large maps, and keys that objects inherit", () => {
   const map = Object.fromEntries(Array.from({ length: 70_000 }, (_, n) => [`k${n}`, n]));
   assert.deepEqual({ ...decode(encode(map)) }, map);
   const own = decode(bytes(0x81, 0xa9, ...Buffer.from("__proto__"), 1));
@@ -42,11 +42,11 @@ test("large maps, and keys that objects have already", () => {
   assert.equal({}.polluted, undefined);
 });
 
-test("undefined fields are left out", () => {
+test("undefined fields are omitted", () => {
   assert.deepEqual({ ...decode(encode({ a: undefined, b: 1 })) }, { b: 1 });
 });
 
-test("every cut of a message is refused", () => {
+test("every truncated message is refused", () => {
   const whole = encode({ type: "audio", seq: 70_000, audio: new Uint8Array(300), list: [1.5, "x"] });
   for (let end = 0; end < whole.length; end++) {
     assert.throws(() => decode(whole.subarray(0, end)), MsgpackError);
@@ -54,7 +54,7 @@ test("every cut of a message is refused", () => {
   assert.throws(() => decode(bytes(...whole, 0)), /1 bytes follow/);
 });
 
-test("false lengths are refused before memory is taken for them", () => {
+test("false lengths are refused before memory is allocated", () => {
   for (const kind of [0xdd, 0xdf, 0xdb, 0xc6]) {
     assert.throws(() => decode(bytes(kind, 0xff, 0xff, 0xff, 0xff)), MsgpackError);
   }

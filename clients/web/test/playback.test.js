@@ -37,7 +37,7 @@ function speechOf(events, error = null) {
 
 const AUDIO = { type: "audio", audio: new Uint8Array(1600), firstSample: 0 };
 
-test("after an error stop tells what was heard, and finished keeps the error", async () => {
+test("after an error stop returns what was played, and finished rejects", async () => {
   for (const events of [[AUDIO], []]) {
     const playback = new Playback(fakePlayer(), speechOf(events, new ConnectionLost("it ended.")));
     await assert.rejects(playback.finished, ConnectionLost);
@@ -50,7 +50,7 @@ test("after an error stop tells what was heard, and finished keeps the error", a
   }
 });
 
-test("a stop in the middle cancels and tells what was heard", async () => {
+test("a stop in the middle cancels and returns what was played", async () => {
   const speech = speechOf([AUDIO, AUDIO]);
   const playback = new Playback(fakePlayer(), speech);
   const heard = await playback.stop();

@@ -44,12 +44,12 @@ for (const [from, to] of [[44100, 48000], [48000, 44100], [24000, 48000], [8000,
   });
 }
 
-test("what the lower rate cannot hold is taken out", () => {
+test("frequencies above the lower Nyquist are removed", () => {
   const out = resample(sine(48000, 48000, 7000), 48000, 8000, [4_800]);
   assert.ok(Math.max(...out.subarray(200, 7_800).map(Math.abs)) < 0.5e-4);
 });
 
-test("captions begin when their sample is heard", () => {
+test("captions start with their sample", () => {
   const captions = new Captions();
   captions.add({ text: "One.", firstSample: 0 });
   captions.add({ text: "Two.", firstSample: 1_000 });
@@ -61,7 +61,7 @@ test("captions begin when their sample is heard", () => {
   assert.equal(captions.heard.length, 3);
 });
 
-test("readers see no tags", () => {
+test("displayed text has no tags", () => {
   assert.equal(plain("<|speaker:0|> Hello <b>there</b>. <|speaker:1|>Hi."), "Hello <b>there</b>. Hi.");
   assert.equal(plain("a <| b"), "a <| b");
 });

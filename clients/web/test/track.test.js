@@ -17,7 +17,7 @@ function trackOf(sent, sampleRate = 24000) {
 
 const pcmOf = (sent) => sent.filter(({ message }) => message.type === "pcm");
 
-test("a slice of much sound goes out as what it is", () => {
+test("a slice of a large buffer is sent alone", () => {
   const sent = [];
   const minute = new Int16Array(24000 * 60).fill(7);
   const track = trackOf(sent);
@@ -28,7 +28,7 @@ test("a slice of much sound goes out as what it is", () => {
   assert.deepEqual(transfer, [message.samples.buffer]);
 });
 
-test("what was written stays the caller's, at any rate", () => {
+test("written arrays stay with the caller at any rate", () => {
   for (const rate of [24000, 48000]) {
     const sent = [];
     const ding = new Int16Array(480).fill(5);
@@ -41,7 +41,7 @@ test("what was written stays the caller's, at any rate", () => {
   }
 });
 
-test("what is no sound is told so", () => {
+test("other values than samples throw", () => {
   const track = trackOf([]);
   for (const pcm of [new ArrayBuffer(4), [1, 2], null, "text", new Uint8Array(3)]) {
     assert.throws(() => track.write(pcm), UsageError);

@@ -27,7 +27,7 @@ from livekit.plugins.rtdrama3.errors import api_error  # isort: skip
 
 
 @pytest.mark.parametrize("code", KINDS)
-def test_what_a_server_says(code: str) -> None:
+def test_server_errors(code: str) -> None:
     kind = KINDS[code]
     error = server_error(
         code, "What.", remedy="Do it.", retriable=kind.retriable, request_id="utterance-1"
@@ -53,14 +53,14 @@ def test_what_a_server_says(code: str) -> None:
         (UsageError("Why."), APIError, False),
     ],
 )
-def test_what_the_client_finds(error: ClientError, kind: type[APIError], retryable: bool) -> None:
+def test_client_errors(error: ClientError, kind: type[APIError], retryable: bool) -> None:
     found = api_error(error)
     assert type(found) is kind
     assert found.retryable == retryable
     assert found.message == str(error)
 
 
-def test_the_plugin_is_registered() -> None:
+def test_plugin_is_registered() -> None:
     from livekit.agents import Plugin
 
     found = [one for one in Plugin.registered_plugins if one.package == rtdrama3.__name__]

@@ -23,7 +23,7 @@ async def words() -> AsyncIterator[str]:
     await asyncio.Event().wait()
 
 
-def test_a_stream_that_is_closed(talkative: Watched) -> None:
+def test_closing_a_stream(talkative: Watched) -> None:
     """One more frame at most, then the next utterance on the same connection."""
     found: list[Any] = []
 
@@ -49,7 +49,7 @@ def test_a_stream_that_is_closed(talkative: Watched) -> None:
     assert found[-1].connection_reused
 
 
-def test_an_agent_session_that_is_interrupted(talkative: Watched) -> None:
+def test_interrupted_agent_session(talkative: Watched) -> None:
     """Nothing of the old answer is played after ``interrupt``, and the next one is."""
     found: list[Any] = []
 
@@ -78,7 +78,7 @@ def test_an_agent_session_that_is_interrupted(talkative: Watched) -> None:
     assert found[-1].connection_reused
 
 
-def test_a_session_with_the_servers_times(server: Watched) -> None:
+def test_session_with_aligned_transcript(server: Watched) -> None:
     """The transcript that is shown comes from the plugin, and is the text as it was written."""
     written = "Hello there.  And another one.\nNow the third."
 
@@ -105,11 +105,11 @@ def test_a_session_with_the_servers_times(server: Watched) -> None:
 
     shown = run(work())
     assert "".join(shown) == written
-    pieces = [piece for piece, _ in server.speeches[0].segments]
-    assert [text.strip() for text in shown if text] == pieces
+    segments = [segment for segment, _ in server.speeches[0].segments]
+    assert [text.strip() for text in shown if text] == segments
 
 
-def test_interrupted_before_the_first_audio(talkative: Watched) -> None:
+def test_interruption_before_the_first_audio(talkative: Watched) -> None:
     async def work() -> None:
         async with plugin(talkative) as tts:
             for _ in range(5):

@@ -9,7 +9,7 @@ from livekit.plugins.rtdrama3.transcript import Transcript  # isort: skip - tool
 assert rtdrama3
 
 
-def test_white_space_is_that_of_the_text() -> None:
+def test_white_space_of_the_text_is_kept() -> None:
     transcript = Transcript(1000)
     transcript.write(" One.\n")
     marks = [transcript.hear("One.", 0)]
@@ -19,7 +19,7 @@ def test_white_space_is_that_of_the_text() -> None:
     assert [mark.start_time for mark in marks] == [0.0, 0.5, 1.0, 1.5]
 
 
-def test_what_was_not_written_so_stands_by_itself() -> None:
+def test_segment_that_is_not_in_the_text() -> None:
     transcript = Transcript(1000)
     transcript.write("<whisper>One. Two.</whisper> Three.")
     marks = [
@@ -34,7 +34,7 @@ def test_what_was_not_written_so_stands_by_itself() -> None:
     assert str(marks[2]).endswith("Three.")
 
 
-def test_line_breaks_stay_what_they_were() -> None:
+def test_line_breaks_are_kept() -> None:
     """In the server's segments they are spaces."""
     transcript = Transcript(1000)
     transcript.write("Dear Anna,\nyour order  arrives.\n\nYours, Bert")

@@ -65,7 +65,7 @@ def test_stream(size: int, server: Watched) -> None:
     assert [metrics.acquire_time > 0 for metrics in found] == [True, False]
 
 
-def test_an_utterance_begins_before_its_text_ends(server: Watched) -> None:
+def test_utterance_starts_before_its_text_ends(server: Watched) -> None:
     async def work() -> bytes:
         async with plugin(server) as tts, tts.stream() as stream:
             stream.push_text("Hello there. ")
@@ -81,7 +81,7 @@ def test_an_utterance_begins_before_its_text_ends(server: Watched) -> None:
     assert_same(without_marker(heard, expected), expected)
 
 
-def test_words_spoken_early(server: Watched) -> None:
+def test_early_words(server: Watched) -> None:
     """The flush comes at the end of a word, wherever the tokens end."""
 
     async def work() -> bytes:
@@ -96,7 +96,7 @@ def test_words_spoken_early(server: Watched) -> None:
     assert server.speeches[-1].segments[0][0] == "Hello there"
 
 
-def test_a_flush_speaks_an_open_sentence(server: Watched) -> None:
+def test_flush_speaks_an_incomplete_sentence(server: Watched) -> None:
     async def work() -> None:
         async with plugin(server) as tts, tts.stream() as stream:
             stream.push_text("No end in sight")
@@ -108,7 +108,7 @@ def test_a_flush_speaks_an_open_sentence(server: Watched) -> None:
     run(work())
 
 
-def test_marks(server: Watched) -> None:
+def test_timed_strings(server: Watched) -> None:
     """Joined, they are the text; they stand where the server says that a segment begins."""
     written = ["Hello", " there.\n", "And  another ", "one. Now", " the third."]
 
@@ -148,7 +148,7 @@ def test_metrics(server: Watched) -> None:
         assert metrics.metadata.model_provider == "rt-drama3"
 
 
-def test_options_are_those_of_the_next_utterance(server: Watched) -> None:
+def test_updated_options_apply_to_the_next_utterance(server: Watched) -> None:
     async def work() -> None:
         async with plugin(server, temperature=0.5) as tts:
             await speak(tts, [SENTENCES[0]])
@@ -168,7 +168,7 @@ def test_options_are_those_of_the_next_utterance(server: Watched) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"speed": 1.1}, {"format": "mp3"}, {"early_words": 0}])
-def test_what_cannot_be_meant_is_refused_at_once(settings: dict[str, Any]) -> None:
+def test_invalid_arguments_raise_immediately(settings: dict[str, Any]) -> None:
     async def work() -> None:
         with pytest.raises(UsageError):
             async with plugin("http://127.0.0.1:1", **settings):
@@ -178,7 +178,7 @@ def test_what_cannot_be_meant_is_refused_at_once(settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("text", ["...", " \n"])
-def test_text_without_words_is_no_error(text: str, server: Watched) -> None:
+def test_unspeakable_text_is_not_an_error(text: str, server: Watched) -> None:
     failed: list[Any] = []
 
     async def work() -> list[bytes]:
@@ -206,12 +206,12 @@ async def failure(tts: Any, **more: Any) -> APIError:
     return first.value
 
 
-def test_what_the_server_refuses_is_not_tried_again(server: Watched) -> None:
-    told: list[Any] = []
+def test_refused_request_is_not_retried(server: Watched) -> None:
+    errors: list[Any] = []
 
     async def work() -> APIError:
         async with plugin(server, voice="nobody") as tts:
-            tts.on("error", told.append)
+            tts.on("error", errors.append)
             error = await failure(tts)
             tts.update_options(voice=None)
             assert (await speak(tts, [SENTENCES[0]])).pcm
@@ -222,7 +222,7 @@ def test_what_the_server_refuses_is_not_tried_again(server: Watched) -> None:
     assert (error.status_code, error.retryable) == (404, False)
     assert "nobody" in error.message
     assert error.body["code"] == "unknown_voice"
-    assert [event.recoverable for event in told] == [False, False]
+    assert [event.recoverable for event in errors] == [False, False]
 
 
 def test_no_server() -> None:
@@ -235,7 +235,7 @@ def test_no_server() -> None:
     assert error.retryable
 
 
-def test_a_server_that_says_nothing() -> None:
+def test_unresponsive_server() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -252,16 +252,16 @@ def test_a_server_that_says_nothing() -> None:
     assert error.retryable
 
 
-def test_livekit_tries_again_until_the_server_is_there(server: Watched) -> None:
+def test_livekit_retries_until_the_server_is_running(server: Watched) -> None:
     """What was pushed meanwhile is not lost."""
-    told: list[Any] = []
+    errors: list[Any] = []
 
     async def work() -> bytes:
         port = free_port()
         quick = APIConnectOptions(max_retry=3, retry_interval=0.1, timeout=WAIT)
         async with plugin(f"http://127.0.0.1:{port}", client_settings=Settings(attempts=1)) as tts:
             stream = tts.stream(conn_options=quick)
-            tts.on("error", told.append)
+            tts.on("error", errors.append)
             tts.once("error", lambda _: relays.append(asyncio.ensure_future(relay(port, server))))
             relays: list[asyncio.Future[asyncio.Server]] = []
             stream.push_text("Hello ")
@@ -273,7 +273,7 @@ def test_livekit_tries_again_until_the_server_is_there(server: Watched) -> None:
         return heard.pcm
 
     heard = run(work())
-    assert [event.recoverable for event in told] == [True]
+    assert [event.recoverable for event in errors] == [True]
     expected = server.native("Hello there.", sample_rate=RATE)
     assert_same(without_marker(heard, expected), expected)
 
@@ -293,7 +293,7 @@ async def relay(port: int, server: Watched) -> asyncio.Server:
     return await asyncio.start_server(visit, "127.0.0.1", port)
 
 
-def test_prewarm_connects_ahead(server: Watched) -> None:
+def test_prewarm_connects_in_advance(server: Watched) -> None:
     found: list[Any] = []
 
     async def work() -> None:
@@ -309,7 +309,7 @@ def test_prewarm_connects_ahead(server: Watched) -> None:
     assert [metrics.connection_reused for metrics in found] == [True]
 
 
-def test_closing_ends_what_is_spoken(endless: Place) -> None:
+def test_closing_ends_utterances(endless: Place) -> None:
     async def work() -> None:
         async with plugin(endless.url) as tts:
             stream, chunked = tts.stream(), tts.synthesize("One. Two. Three.")

@@ -77,7 +77,7 @@ async def hear(stream: Any, rate: int = RATE) -> Utterance:
 
 
 async def speak(tts: Any, words: Iterable[str], **more: Any) -> Utterance:
-    """What is heard of text that comes piece by piece."""
+    """Returns what is heard of streamed text."""
     async with tts.stream(**more) as stream:
         for word in words:
             stream.push_text(word)
@@ -86,7 +86,7 @@ async def speak(tts: Any, words: Iterable[str], **more: Any) -> Utterance:
 
 
 async def say(stream: Any, server: Watched, number: int, *sentences: str, size: int = 4) -> None:
-    """Pushes sentences in small pieces, each when the one before is being spoken."""
+    """Pushes sentences in small parts, each while the previous one is being spoken."""
     for count, sentence in enumerate(sentences, start=1):
         text = sentence + " "
         for place in range(0, len(text), size):
@@ -111,11 +111,11 @@ def replayed(server: Watched, number: int, text: str, rate: int = RATE) -> bytes
         text: that it must have been.
         rate: Hz.
     """
-    pieces = [piece for piece, _ in server.speeches[number].segments]
-    assert " ".join(pieces) == " ".join(text.split())
+    segments = [segment for segment, _ in server.speeches[number].segments]
+    assert " ".join(segments) == " ".join(text.split())
     parts: list[Any] = []
-    for piece in pieces:
-        parts += [piece + " ", FLUSH]
+    for segment in segments:
+        parts += [segment + " ", FLUSH]
     return server.native(*parts, sample_rate=rate)
 
 
@@ -127,10 +127,10 @@ def without_marker(pcm: bytes, expected: bytes, rate: int = RATE) -> bytes:
 
 
 class Sink(io.AudioOutput):  # type: ignore[misc]
-    """Where an agent session plays: everything at once, and kept.
+    """The audio output of an agent session: plays instantly, and records.
 
     Attributes:
-        heard: audio by piece of speech.
+        heard: audio of each segment of speech.
         first: set once there is some.
     """
 

@@ -23,7 +23,7 @@ assert ours
 
 
 @pytest.mark.parametrize("code", KINDS)
-def test_what_may_pass_never_makes_the_service_unusable(code: str) -> None:
+def test_transient_errors_never_disable_the_service(code: str) -> None:
     found = category(server_error(code, "What.", retriable=KINDS[code].retriable))
     assert found is not ErrorCategory.UNKNOWN
     assert not (KINDS[code].retriable and found.is_permanent)

@@ -25,7 +25,7 @@ from pipecat.frames.frames import (  # isort: skip - tools has looked whether it
 BRIEF = TTSUpdateSettingsFrame(delta=ours.RtDrama3TTSSettings(max_seconds=0.3))
 
 
-def test_an_interruption(talkative: Watched) -> None:
+def test_interruption(talkative: Watched) -> None:
     """One more frame at most, no audio behind it, the next utterance on the same connection."""
 
     async def work() -> None:
@@ -58,7 +58,7 @@ def test_an_interruption(talkative: Watched) -> None:
     assert len(talkative.speeches) == 2
 
 
-def test_interruptions_in_a_row(talkative: Watched) -> None:
+def test_consecutive_interruptions(talkative: Watched) -> None:
     """At any moment, also before there is audio, and text of the old answer goes nowhere."""
 
     async def work() -> None:
@@ -79,7 +79,7 @@ def test_interruptions_in_a_row(talkative: Watched) -> None:
     run(work())
 
 
-def test_words_that_the_interruption_overtook(server: Watched) -> None:
+def test_words_overtaken_by_the_interruption(server: Watched) -> None:
     """They are not heard, neither at once nor in the next answer."""
 
     async def work() -> list[str]:
@@ -96,10 +96,10 @@ def test_words_that_the_interruption_overtook(server: Watched) -> None:
 
     assert run(work()) == ["Hello there.", "Now the third."]
     assert len(server.speeches) == 2
-    assert [piece for piece, _ in server.speeches[1].segments] == ["Now the third."]
+    assert [segment for segment, _ in server.speeches[1].segments] == ["Now the third."]
 
 
-def test_a_language_model_that_frames_no_answers_is_heard_after_an_interruption(
+def test_pipeline_without_answer_frames_speaks_after_an_interruption(
     server: Watched,
 ) -> None:
     async def work() -> None:
@@ -115,7 +115,7 @@ def test_a_language_model_that_frames_no_answers_is_heard_after_an_interruption(
     run(work())
 
 
-def test_speech_that_must_not_be_interrupted_is_not(talkative: Watched) -> None:
+def test_uninterruptible_speech_is_not_interrupted(talkative: Watched) -> None:
     settings = ours.RtDrama3TTSSettings(max_seconds=1)
 
     async def work() -> None:

@@ -55,7 +55,7 @@ def test_sentences(rate: int, server: Watched) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
-def test_an_answer_as_an_llm_writes_it(size: int, server: Watched) -> None:
+def test_streamed_answer(size: int, server: Watched) -> None:
     """Its sentences are spoken as they complete, with no wait for what comes behind."""
 
     async def work() -> bytes:
@@ -76,7 +76,7 @@ def test_an_answer_as_an_llm_writes_it(size: int, server: Watched) -> None:
     assert_same(heard, replayed(server, 0, " ".join(SENTENCES)))
 
 
-def test_line_breaks_are_in_the_context_as_they_were_written(server: Watched) -> None:
+def test_line_breaks_are_kept_in_the_context(server: Watched) -> None:
     """The server's segments have spaces there, which Pipecat would find nowhere in the answer."""
 
     async def work() -> list[str]:
@@ -88,17 +88,19 @@ def test_line_breaks_are_in_the_context_as_they_were_written(server: Watched) ->
     assert run(work()) == ["Hello\nthere.", "And\nanother one.", "Now the third."]
 
 
-def test_pipecats_own_sentences(server: Watched) -> None:
+def test_sentence_aggregation_of_pipecat(server: Watched) -> None:
     async def work() -> bytes:
         async with call(server, text_aggregation_mode=TextAggregationMode.SENTENCE) as talk:
             return await talk.answer(["Hello ", "there. ", "And another ", "one."])
 
     heard = run(work())
     assert heard
-    assert " ".join(piece for piece, _ in server.speeches[0].segments) == " ".join(SENTENCES[:2])
+    assert " ".join(segment for segment, _ in server.speeches[0].segments) == " ".join(
+        SENTENCES[:2]
+    )
 
 
-def test_words_spoken_early(server: Watched) -> None:
+def test_early_words(server: Watched) -> None:
     async def work() -> bytes:
         async with call(server, early_words=2) as talk:
             return await talk.answer(["Hel", "lo th", "ere a", "nd good day."])
@@ -151,7 +153,7 @@ def test_metrics(server: Watched) -> None:
     assert characters == [len(text) for text in SENTENCES[:2]]
 
 
-def test_settings_are_those_of_the_next_utterance(server: Watched) -> None:
+def test_updated_settings_apply_to_the_next_utterance(server: Watched) -> None:
     settings = ours.RtDrama3TTSService.Settings
 
     async def work() -> None:
@@ -184,7 +186,7 @@ def test_text_outside_of_an_answer(server: Watched) -> None:
         assert_same(one, server.native(text, sample_rate=RATE))
 
 
-def test_answers_in_a_row_keep_their_order(server: Watched) -> None:
+def test_consecutive_answers_keep_their_order(server: Watched) -> None:
     """The second is asked for while the first is spoken; each has its own audio."""
 
     async def work() -> list[bytes]:
@@ -198,7 +200,7 @@ def test_answers_in_a_row_keep_their_order(server: Watched) -> None:
 
 
 @pytest.mark.parametrize("rate", [RATE, 22_050])
-def test_text_without_words_is_no_error(rate: int, server: Watched) -> None:
+def test_unspeakable_text_is_not_an_error(rate: int, server: Watched) -> None:
     async def work() -> list[bytes]:
         async with call(server, rate) as talk:
             heard = [await talk.say("..."), await talk.answer(["\N{GRINNING FACE}"])]
@@ -212,7 +214,7 @@ def test_text_without_words_is_no_error(rate: int, server: Watched) -> None:
     assert_same(last, server.native(SENTENCES[0], sample_rate=rate))
 
 
-def test_a_voice_that_is_not_there(server: Watched) -> None:
+def test_unknown_voice(server: Watched) -> None:
     """One error, whatever else is written; new settings give the service another chance."""
     settings = ours.RtDrama3TTSService.Settings
 
@@ -234,7 +236,7 @@ def test_a_voice_that_is_not_there(server: Watched) -> None:
     assert_same(heard, server.native(SENTENCES[0], sample_rate=RATE))
 
 
-def test_a_text_that_cannot_be_spoken_costs_that_text_alone(server: Watched) -> None:
+def test_invalid_text_affects_only_itself(server: Watched) -> None:
     async def work() -> tuple[list[Any], bytes]:
         async with call(server) as talk:
             await talk.say("Hello <|im_end|> there.")
@@ -250,13 +252,13 @@ def test_a_text_that_cannot_be_spoken_costs_that_text_alone(server: Watched) -> 
 
 def test_no_server() -> None:
     port = free_port()
-    told: list[str] = []
+    reported: list[str] = []
 
     async def work() -> list[Any]:
         async with call(f"http://127.0.0.1:{port}") as talk:
 
             async def on_error(_: Any, error: str) -> None:
-                told.append(error)
+                reported.append(error)
 
             talk.service.add_event_handler("on_connection_error", on_error)
             await talk.say(SENTENCES[0])
@@ -268,7 +270,7 @@ def test_no_server() -> None:
     assert str(port) in errors[0].error
 
 
-def test_what_cannot_be_meant_is_refused_at_once() -> None:
+def test_invalid_arguments_raise_immediately() -> None:
     with pytest.raises(UsageError, match="0 words"):
         ours.RtDrama3TTSService(early_words=0)
     with pytest.raises(UsageError, match="address"):
@@ -276,7 +278,7 @@ def test_what_cannot_be_meant_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("last", [EndFrame, CancelFrame])
-def test_the_end_of_the_pipeline(last: type[Any], endless: Place) -> None:
+def test_end_of_the_pipeline(last: type[Any], endless: Place) -> None:
     """An end speaks what there is; a cancel does not; neither leaves anything."""
     settings = ours.RtDrama3TTSSettings(max_seconds=0.5 if last is EndFrame else None)
 

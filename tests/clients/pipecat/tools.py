@@ -40,13 +40,13 @@ async def call(
         assert not left, left
 
 
-def begun(server: Watched, number: int, pieces: int) -> None:
-    """Waits until a stream has begun so many pieces of its text."""
+def begun(server: Watched, number: int, segments: int) -> None:
+    """Waits until a stream has begun that many segments of its text."""
 
     def is_so() -> bool:
-        return len(server.speeches) > number and len(server.speeches[number].segments) >= pieces
+        return len(server.speeches) > number and len(server.speeches[number].segments) >= segments
 
-    until(is_so, f"beginning piece {pieces} of stream {number}")
+    until(is_so, f"segment {segments} of stream {number}")
 
 
 def replayed(server: Watched, number: int, text: str, rate: int = RATE) -> bytes:
@@ -58,9 +58,9 @@ def replayed(server: Watched, number: int, text: str, rate: int = RATE) -> bytes
         text: that it must have been.
         rate: Hz.
     """
-    pieces = [piece for piece, _ in server.speeches[number].segments]
-    assert " ".join(pieces) == " ".join(text.split())
+    segments = [segment for segment, _ in server.speeches[number].segments]
+    assert " ".join(segments) == " ".join(text.split())
     parts: list[Any] = []
-    for piece in pieces:
-        parts += [piece + " ", FLUSH]
+    for segment in segments:
+        parts += [segment + " ", FLUSH]
     return server.native(*parts, sample_rate=rate)

@@ -44,7 +44,7 @@ def test_barge_in_keeps_the_connection(endless: Place) -> None:
     run(work())
 
 
-def test_barge_in_while_nobody_reads(endless: Place) -> None:
+def test_barge_in_without_a_reader(endless: Place) -> None:
     async def work() -> None:
         async with AsyncClient(endless.url, settings=SMALL_BUFFER) as client:
             speech = client.speak(LONG)
@@ -53,7 +53,7 @@ def test_barge_in_while_nobody_reads(endless: Place) -> None:
                     break
                 inbox = speech._inbox
                 while inbox._size <= SMALL_BUFFER.buffer_bytes:  # full: the reader waits
-                    await inbox.news(WAIT)
+                    await inbox.wait(WAIT)
                 await speech.cancel()
             assert await client.speak("Hello.", seed=3, max_seconds=0.1).read()
             assert speech.timings.attempts == 1
@@ -62,7 +62,7 @@ def test_barge_in_while_nobody_reads(endless: Place) -> None:
 
 
 @pytest.mark.parametrize("how", ["break", "task", "block", "close"])
-def test_whoever_leaves_stops_the_speech(endless: Place, how: str) -> None:
+def test_leaving_early_stops_the_speech(endless: Place, how: str) -> None:
     async def listen(client: AsyncClient) -> None:
         if how == "block":
             async with client.speak(LONG) as speech:
@@ -92,7 +92,7 @@ def test_whoever_leaves_stops_the_speech(endless: Place, how: str) -> None:
     run(work())
 
 
-def test_nothing_of_a_cancelled_utterance_is_handed_out() -> None:
+def test_cancelled_utterance_returns_no_events() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
         await peer.ready()
@@ -120,7 +120,7 @@ def test_nothing_of_a_cancelled_utterance_is_handed_out() -> None:
                         after.append(chunk)
 
                 while speech._inbox.sent().messages < 3:
-                    await speech._inbox.news(WAIT)
+                    await speech._inbox.wait(WAIT)
                 cancelling = asyncio.create_task(speech.cancel())
                 listening = asyncio.create_task(listen())
                 report = await cancelling
@@ -132,7 +132,7 @@ def test_nothing_of_a_cancelled_utterance_is_handed_out() -> None:
     run(work())
 
 
-def test_a_cancel_that_crosses_done() -> None:
+def test_cancel_that_crosses_done() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
         await peer.ready()
@@ -156,7 +156,7 @@ def test_a_cancel_that_crosses_done() -> None:
     run(work())
 
 
-def test_a_cancel_without_an_answer_gives_the_connection_up() -> None:
+def test_cancel_without_a_response_drops_the_connection() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
         await peer.ready()
@@ -167,7 +167,7 @@ def test_a_cancel_without_an_answer_gives_the_connection_up() -> None:
             async with client.speak("Hello.") as speech:
                 async for _ in speech:
                     break
-                with pytest.raises(ServerSilent, match="did not answer a cancel"):
+                with pytest.raises(ServerSilent, match="did not respond to a cancel"):
                     await speech.cancel()
             async with client.speak("Hello.") as speech:
                 async for _ in speech:
@@ -180,7 +180,7 @@ def test_a_cancel_without_an_answer_gives_the_connection_up() -> None:
     run(work())
 
 
-def test_cancel_before_it_began_and_after_it_ended(ending: Place) -> None:
+def test_cancel_before_the_start_and_after_the_end(ending: Place) -> None:
     async def work() -> None:
         async with AsyncClient(ending.url) as client:
             speech = client.speak("Hello.")

@@ -35,7 +35,7 @@ def command(place: Place, *arguments: str, text: str = "") -> subprocess.Complet
     )
 
 
-def test_a_file_of_true_sizes_and_figures(ending: Place, tmp_path: Path) -> None:
+def test_file_with_correct_sizes_and_metrics(ending: Place, tmp_path: Path) -> None:
     out = tmp_path / "x.wav"
     result = command(ending, "Hello there.", "--out", str(out), "--seed", "3", "--json")
     assert result.returncode == 0, result.stderr
@@ -49,7 +49,7 @@ def test_a_file_of_true_sizes_and_figures(ending: Place, tmp_path: Path) -> None
     assert out.stat().st_size == 44 + 2 * samples
 
 
-def test_formats_by_name(ending: Place, tmp_path: Path) -> None:
+def test_formats_by_extension(ending: Place, tmp_path: Path) -> None:
     out = tmp_path / "x.flac"
     result = command(ending, "Hello there.", "-o", str(out), "--seed", "3")
     assert result.returncode == 0
@@ -58,7 +58,7 @@ def test_formats_by_name(ending: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["pcm", "wav"])
-def test_a_pipe(ending: Place, form: str) -> None:
+def test_pipe(ending: Place, form: str) -> None:
     result = command(ending, "Hello there.", "-o", "-", "--format", form, "--seed", "3")
     assert result.returncode == 0
     assert (result.stdout[:4] == b"RIFF") == (form == "wav")
@@ -75,7 +75,7 @@ def test_standard_input(ending: Place, by: str) -> None:
     assert facts["seconds"] > 0
 
 
-def test_a_line_is_spoken_before_the_next_is_typed(endless: Place) -> None:
+def test_line_is_spoken_before_the_next_is_typed(endless: Place) -> None:
     arguments = ["-", "-o", "-", "--format", "pcm", "--url", endless.url, "--max-seconds", "0.5"]
     with subprocess.Popen(
         [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -102,7 +102,7 @@ def test_interrupting_stops_the_speech_and_keeps_the_file(endless: Place, tmp_pa
         assert out.stat().st_size == 44 + 2 * audio.getnframes()
 
 
-def test_a_reader_that_leaves(endless: Place) -> None:
+def test_closed_pipe(endless: Place) -> None:
     arguments = [LONG, "-o", "-", "--url", endless.url]
     with subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -119,22 +119,22 @@ def test_a_reader_that_leaves(endless: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "there is no text"),
-        (("Hi.", "--out", "x.txt"), 2, "names a format"),
+        ((), 2, "no text was given"),
+        (("Hi.", "--out", "x.txt"), 2, "has no supported extension"),
         (("Hi.", "--out", "nowhere/x.wav"), 2, "create it first"),
         (("Hi.", "--out", "x.mp3", "--format", "wav"), 2, "would hold mp3"),
         (("Hi.", "--format", "mp3"), 2, "cannot be played"),
         (("Hi.", "--barge-in"), 2, "--measure"),
         (("--measure", "0"), 2, "at least 1"),
         (("--measure", "1", "--out", "x.wav"), 2, "without --out"),
-        (("Hi.", "--url", "ftp://x"), 2, "the address"),
+        (("Hi.", "--url", "ftp://x"), 2, "invalid address"),
         (("Hi.", "--timeout", "0"), 2, "timeout"),
         (("Hi.", "--out", "-", "--voice", "nobody"), 1, "error: voice 'nobody'"),
         (("Hi <|im_end|>", "--out", "-"), 1, "im_end"),
         (("...", "--measure", "1"), 1, "no audio"),
     ],
 )
-def test_mistakes_are_named(
+def test_invalid_arguments(
     ending: Place,
     arguments: tuple[str, ...],
     code: int,
@@ -257,7 +257,7 @@ def test_playing(
     saved = command(ending, *arguments[:3], "--sample-rate", "24000", "-o", "-", "--format", "pcm")
     assert pcm == saved.stdout
     assert main([*arguments, "--device", "nothing"]) == 1
-    assert "no output device has 'nothing'" in capsys.readouterr().err
+    assert "no output device matches 'nothing'" in capsys.readouterr().err
     monkeypatch.setattr(Card, "broken", True)
     assert main(arguments) == 1
     assert "cannot be opened: no device" in capsys.readouterr().err
@@ -273,7 +273,7 @@ def test_playing_without_the_extra(
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_a_sound_library_does_not_chatter(
+def test_sound_library_output_is_suppressed(
     ending: Place,
     broken: bool,
     monkeypatch: pytest.MonkeyPatch,

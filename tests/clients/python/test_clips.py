@@ -28,7 +28,7 @@ def sent(**options: Any) -> dict[str, Any]:
     return {name: message[name] for name in options}
 
 
-def test_the_forms(tmp_path: Path) -> None:
+def test_accepted_forms(tmp_path: Path) -> None:
     path = tmp_path / "me.wav"
     path.write_bytes(b"RIFF")
     data = "data:audio/wav;base64," + base64.b64encode(b"RIFF").decode()
@@ -55,19 +55,19 @@ def test_the_forms(tmp_path: Path) -> None:
         ({"references": [("Hi.", 7)]}, r"references\[0\] is 7; pass"),
         ({"references": [("Hi.", "data:audio/wav;base64,?")]}, "without valid base64"),
         ({"references": [("Hi.", Path("nowhere.wav"))]}, r"cannot be read: .*nowhere\.wav"),
-        ({"references": ("Hi.", b"RIFF")}, r"references\[0\] is 'Hi\.'; write \[\(text, audio\)\]"),
+        ({"references": ("Hi.", b"RIFF")}, r"references\[0\] is 'Hi\.'; use \[\(text, audio\)\]"),
         ({"references": "Hi."}, "references is a str; a list"),
         ({"references": TURN}, "references is a dict; a list"),
-        ({"history": [("Hi.", b"RIFF")]}, r"history\[0\] is .*; a Take is needed"),
-        ({"previous_takes": ["Hi."]}, r"previous_takes\[0\] is 'Hi\.'; a Take is needed"),
+        ({"history": [("Hi.", b"RIFF")]}, r"history\[0\] is .*; use a Take"),
+        ({"previous_takes": ["Hi."]}, r"previous_takes\[0\] is 'Hi\.'; use a Take"),
     ],
 )
-def test_other_forms_are_named(options: dict[str, Any], message: str) -> None:
+def test_other_forms_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         start_message("Hi.", True, options)
 
 
-def test_they_are_named_to_whoever_speaks_and_nothing_is_sent() -> None:
+def test_invalid_forms_raise_and_nothing_is_sent() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
 
@@ -84,27 +84,27 @@ def test_they_are_named_to_whoever_speaks_and_nothing_is_sent() -> None:
     ("clips", "message"),
     [
         ([("t", "me.wav")], r"the audio of clips\[0\] is 'me.wav'"),
-        (("t", b"RIFF"), r"clips\[0\] is 't'; write \[\(text, audio\)\]"),
-        ([], r"clips is empty; write \[\(text, audio\)\]"),
+        (("t", b"RIFF"), r"clips\[0\] is 't'; use \[\(text, audio\)\]"),
+        ([], r"clips is empty; use \[\(text, audio\)\]"),
         ([("t", object)], r"the audio of clips\[0\]"),
         ([{"text": object(), "audio": b""}], "cannot be sent"),
     ],
 )
-def test_clips_of_a_voice_are_looked_at_first(clips: Any, message: str) -> None:
+def test_clips_of_a_voice_are_validated_first(clips: Any, message: str) -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(UsageError, match=message):
         client.add_voice("me", clips)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", " a", "a" * 129, "a\n", None])
-def test_names_of_voices_are_looked_at_first(name: Any) -> None:
+def test_names_of_voices_are_validated_first(name: Any) -> None:
     with Client("127.0.0.1:1") as client:
-        with pytest.raises(UsageError, match="the name of a voice is"):
+        with pytest.raises(UsageError, match="invalid voice name"):
             client.delete_voice(name)
-        with pytest.raises(UsageError, match="the name of a voice is"):
+        with pytest.raises(UsageError, match="invalid voice name"):
             client.add_voice(name, [("t", b"RIFF")])
 
 
-def test_the_server_takes_them(ending: Place, tmp_path: Path) -> None:
+def test_server_accepts_them(ending: Place, tmp_path: Path) -> None:
     path = tmp_path / "me.wav"
     path.write_bytes(clip())
     with Client(ending.url) as client:
@@ -125,16 +125,16 @@ def test_the_server_takes_them(ending: Place, tmp_path: Path) -> None:
             client.delete_voice("me")
 
 
-def test_a_file_that_is_no_clip_is_not_read_to_its_end(
+def test_oversized_file_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rt_drama3_client.clips.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("rt_drama3_client.clips.MAX_BYTES", 1 << 20)
     path = tmp_path / "film.wav"
     path.write_bytes(bytes((1 << 20) + 1))
 
     async def work() -> None:
         async with AsyncClient("127.0.0.1:1") as client:
-            with pytest.raises(UsageError, match="more than 1 MiB"):
+            with pytest.raises(UsageError, match="exceeds 1 MiB"):
                 await client.add_voice("me", [("t", path)])
 
     run(work())

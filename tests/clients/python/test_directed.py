@@ -42,7 +42,7 @@ def spoken(place: Place, text: str, **more: Any) -> Codes:
     return heard(place.engine.open(SpeechRequest(text, **more)))[1].codes
 
 
-def test_a_scene_goes_on_from_a_take(ending: Place) -> None:
+def test_scene_continues_a_take(ending: Place) -> None:
     with Client(ending.url) as client:
         first = take_of(client, "Who is there?", seed=3)
         assert first.text == "Who is there?"
@@ -62,7 +62,7 @@ def test_a_scene_goes_on_from_a_take(ending: Place) -> None:
             assert np.array_equal(codes_of(found), expected)
 
 
-def test_a_take_of_another_family_is_refused(ending: Place) -> None:
+def test_take_of_another_family_raises(ending: Place) -> None:
     take = Take(3, 1, bytes(6), "Who?", "somebody_else", "drama3_take_v1")
     with Client(ending.url) as client, pytest.raises(ServerError, match="somebody_else") as found:
         client.speak("It is me.", previous_takes=[take]).read()
@@ -110,7 +110,7 @@ def test_steering(tmp_path: Path) -> None:
         drama.steering.folder = before
 
 
-def test_the_command(ending: Place, tmp_path: Path) -> None:
+def test_command(ending: Place, tmp_path: Path) -> None:
     guided, plain, same = (tmp_path / f"{name}.pcm" for name in ("guided", "plain", "same"))
     usual = [DIRECTED, "--url", ending.url, "--seed", "3"]
     assert main([*usual, "--out", str(guided), "--guidance", "4"]) == 0
@@ -121,14 +121,14 @@ def test_the_command(ending: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["excited", "=1", "excited=much"])
-def test_what_is_no_steering_is_named(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_steering_raises(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as leaving:
         main(["Hello.", "--steer", given])
     assert leaving.value.code == 2
     assert "NAME=STRENGTH" in capsys.readouterr().err
 
 
-def test_an_unknown_vector_is_told_by_the_server(
+def test_unknown_vector_raises(
     ending: Place, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = str(tmp_path / "x.wav")

@@ -8,12 +8,10 @@ from rt_drama3_client import FLUSH, EarlyStart, UsageError
 from tests.small import TEXTS
 
 
-def marked(words: int | None, *pieces: str) -> str:
+def marked(words: int | None, *parts: str) -> str:
     """The text with a bar where it is flushed."""
     early = EarlyStart(words)
-    return "".join(
-        "|" if part is FLUSH else part for piece in pieces for part in early.split(piece)
-    )
+    return "".join("|" if part is FLUSH else part for text in parts for part in early.split(text))
 
 
 @pytest.mark.parametrize(
@@ -27,11 +25,11 @@ def marked(words: int | None, *pieces: str) -> str:
         "Don't you two's |dare.",
     ],
 )
-def test_it_comes_once_behind_the_words(expected: str) -> None:
+def test_one_flush_after_the_words(expected: str) -> None:
     text = expected.replace("|", "") if "<" not in expected else "<|speaker:1|> One two three four."
     assert marked(3, text) == expected
     tokens = [text[n : n + 5] for n in range(0, len(text), 5)]
-    if "<" not in text:  # a tag that is not whole is left alone
+    if "<" not in text:  # incomplete tags are unchanged
         assert marked(3, *tokens) == marked(3, *text) == expected
 
 
@@ -42,19 +40,19 @@ def test_it_comes_once_behind_the_words(expected: str) -> None:
         "Really?! And then some more of them.",
         "<whisper>between the two of us</whisper> and more.",
         "Only two",
-        "One two three",  # its word may go on
+        "One two three",  # its word may continue
         "\u4f60\u597d\u4e16\u754c\u4f60\u597d",
         *TEXTS,
     ],
 )
-def test_it_does_not_part_what_belongs_together(text: str) -> None:
+def test_flush_does_not_split_markup(text: str) -> None:
     assert marked(3, text) == marked(3, *text) == text
 
 
-def test_none_leaves_the_text_alone() -> None:
+def test_none_leaves_the_text_unchanged() -> None:
     assert marked(None, "One two three ", "four five six.") == "One two three four five six."
 
 
-def test_less_than_one_word_is_refused() -> None:
+def test_less_than_one_word_raises() -> None:
     with pytest.raises(UsageError, match="0 words"):
         EarlyStart(0)

@@ -1,4 +1,4 @@
-"""A scripted server that breaks: what is tried again, what is an error, and what it tells."""
+"""A scripted server that breaks: what is retried, what raises, and the error messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def failing(code: str, scope: str, retriable: bool) -> Script:
     return script
 
 
-def test_a_connection_lost_before_audio_is_replaced_and_told_all() -> None:
+def test_connection_lost_before_audio_is_replaced_and_everything_resent() -> None:
     async def work() -> None:
         async with served(dropped_after_text, spoken) as (server, client):
             async with client.stream(seed=7) as speech:
@@ -69,38 +69,38 @@ def test_a_connection_lost_before_audio_is_replaced_and_told_all() -> None:
                 await speech.flush()
                 await speech.finish()
                 assert await audio == b"\0\1" * 100
-            told = server.peers[1].came
-            assert [message["type"] for message in told] == [
+            received = server.peers[1].came
+            assert [message["type"] for message in received] == [
                 *("start", "text", "text", "flush", "finish"),
             ]
-            assert "".join(message.get("text", "") for message in told[1:]) == "Hello there."
-            assert told[0] == server.peers[0].came[0]
+            assert "".join(message.get("text", "") for message in received[1:]) == "Hello there."
+            assert received[0] == server.peers[0].came[0]
             assert speech.timings.attempts == 2
 
     run(work())
 
 
-def test_pushing_notices_the_loss_by_itself() -> None:
+def test_push_detects_a_lost_connection() -> None:
     async def work() -> None:
         async with served(dropped_after_text, spoken) as (server, client):
             async with client.stream() as speech:
                 number = 0
-                while len(server.peers) < 2:  # nobody reads audio meanwhile
+                while len(server.peers) < 2:  # no audio is read meanwhile
                     await speech.push(f"{number} ")
                     number += 1
                     await asyncio.sleep(0.001)
                 await speech.finish()
                 await speech.read()
-            told = "".join(message.get("text", "") for message in server.peers[1].came)
-            assert told == "".join(f"{n} " for n in range(number))
+            received = "".join(message.get("text", "") for message in server.peers[1].came)
+            assert received == "".join(f"{n} " for n in range(number))
 
     run(work())
 
 
-def test_a_connection_lost_after_audio_is_an_error_with_what_came() -> None:
+def test_connection_lost_after_audio_raises_with_what_was_received() -> None:
     async def work() -> None:
         async with served(dropped_after_audio) as (server, client):
-            with pytest.raises(ConnectionLost, match=r"0\.10 s of audio had come") as caught:
+            with pytest.raises(ConnectionLost, match=r"0\.10 s of audio were received") as caught:
                 await client.speak("Hello.").read()
             received = caught.value.received
             assert received.audio == b"\0\1" * 100
@@ -118,7 +118,7 @@ def test_a_connection_lost_after_audio_is_an_error_with_what_came() -> None:
     run(work())
 
 
-def test_a_file_keeps_what_came_and_an_old_one_stays_without_audio(tmp_path: Path) -> None:
+def test_file_keeps_what_was_received_and_an_existing_one_without_audio(tmp_path: Path) -> None:
     async def work() -> None:
         path = tmp_path / "x.pcm"
         path.write_bytes(b"precious")
@@ -144,7 +144,7 @@ def test_attempts_are_bounded() -> None:
     run(work())
 
 
-def test_a_full_server_is_asked_for_longer_than_attempts() -> None:
+def test_full_server_is_retried_beyond_the_attempts() -> None:
     async def full(peer: Peer) -> None:
         for _ in range(5):
             await peer.take_until("start")
@@ -173,7 +173,7 @@ def test_a_full_server_is_asked_for_longer_than_attempts() -> None:
         ("idle", "connection", 2),
     ],
 )
-def test_what_is_retriable_is_tried_again(code: str, scope: str, connections: int) -> None:
+def test_retriable_error_is_retried(code: str, scope: str, connections: int) -> None:
     async def work() -> None:
         async with served(failing(code, scope, True), spoken) as (server, client):
             assert await client.speak("Hello.").read()
@@ -191,7 +191,7 @@ def test_what_is_retriable_is_tried_again(code: str, scope: str, connections: in
         ("never_heard_of", "utterance", False, ServerError),
     ],
 )
-def test_what_is_not_is_an_error(
+def test_other_error_raises(
     code: str, scope: str, retriable: bool, kind: type[ServerError]
 ) -> None:
     async def work() -> None:
@@ -206,7 +206,7 @@ def test_what_is_not_is_an_error(
     run(work())
 
 
-def test_a_refused_text_is_an_error_even_when_the_end_comes_right_behind_it() -> None:
+def test_refused_text_raises_even_if_done_follows() -> None:
     async def script(peer: Peer) -> None:
         for text in (True, False):
             await peer.take_until("finish")
@@ -229,7 +229,7 @@ def test_a_refused_text_is_an_error_even_when_the_end_comes_right_behind_it() ->
     run(work())
 
 
-def test_a_retriable_error_after_audio_is_an_error() -> None:
+def test_retriable_error_after_audio_raises() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
         await peer.ready()
@@ -253,7 +253,7 @@ def test_a_retriable_error_after_audio_is_an_error() -> None:
         *(b"\x81\xa4type\xa5audio", b"\x82\xa4type\xa5audio\xa3seq\xa1x", b"\x81\xa4type\xa4done"),
     ],
 )
-def test_garbage_is_named_and_ends_the_connection(garbage: bytes | str) -> None:
+def test_invalid_message_raises_and_ends_the_connection(garbage: bytes | str) -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
         await peer.socket.send(garbage)
@@ -268,7 +268,7 @@ def test_garbage_is_named_and_ends_the_connection(garbage: bytes | str) -> None:
     run(work())
 
 
-def test_bytes_that_are_no_websocket_frames_are_a_lost_connection() -> None:
+def test_invalid_websocket_frames_are_a_lost_connection() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
         peer.socket.transport.write(200 * b"?")
@@ -280,7 +280,7 @@ def test_bytes_that_are_no_websocket_frames_are_a_lost_connection() -> None:
     run(work())
 
 
-def test_an_unknown_message_is_no_error() -> None:
+def test_unknown_message_is_ignored() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
         await peer.say("news", id="u1", what=[1, 2])
@@ -295,7 +295,7 @@ def test_an_unknown_message_is_no_error() -> None:
     run(work())
 
 
-def test_a_peer_that_is_gone_without_a_word_is_noticed() -> None:
+def test_dead_peer_is_detected() -> None:
     async def frozen(peer: Peer) -> None:
         await peer.take()
         await peer.ready()
@@ -313,7 +313,7 @@ def test_a_peer_that_is_gone_without_a_word_is_noticed() -> None:
             assert await client.speak("Hello.").read()
             assert len(server.peers) == 2
         async with served(frozen_later, settings=settings) as (server, client):
-            with pytest.raises(ConnectionLost, match="no answer to a ping") as caught:
+            with pytest.raises(ConnectionLost, match="not even a pong") as caught:
                 await client.speak("Hello.").read()
             assert caught.value.received.samples == 100
             assert len(server.peers) == 1
@@ -321,7 +321,7 @@ def test_a_peer_that_is_gone_without_a_word_is_noticed() -> None:
     run(work())
 
 
-def test_a_frozen_idle_connection_is_not_used_again() -> None:
+def test_frozen_idle_connection_is_not_reused() -> None:
     async def script(peer: Peer) -> None:
         await peer.speak()
         peer.freeze()
@@ -336,7 +336,7 @@ def test_a_frozen_idle_connection_is_not_used_again() -> None:
 
 
 @pytest.mark.parametrize("queued", [False, True])
-def test_a_silent_server_is_left_in_time(queued: bool) -> None:
+def test_unresponsive_server_times_out(queued: bool) -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
         await peer.ready()
@@ -354,7 +354,7 @@ def test_a_silent_server_is_left_in_time(queued: bool) -> None:
     run(work())
 
 
-def test_a_server_that_waits_for_text_is_not_silent() -> None:
+def test_server_that_waits_for_text_does_not_time_out() -> None:
     async def work() -> None:
         settings = replace(QUICK, timeout=SOON)
         async with served(spoken, settings=settings) as (_, client), client.stream() as speech:
@@ -370,7 +370,7 @@ def test_a_server_that_waits_for_text_is_not_silent() -> None:
     run(work())
 
 
-def test_a_server_that_never_shakes_hands() -> None:
+def test_server_without_a_handshake() -> None:
     async def work() -> None:
         async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
@@ -380,7 +380,7 @@ def test_a_server_that_never_shakes_hands() -> None:
         url = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         settings = Settings(connect_timeout=SOON, attempts=1)
         async with server, AsyncClient(url, settings=settings) as client:
-            with pytest.raises(ConnectFailed, match="did not answer within"):
+            with pytest.raises(ConnectFailed, match="did not respond within"):
                 await client.speak("Hello.").read()
             speech = AsyncClient(url, settings=Settings(connect_timeout=WAIT)).speak("Hello.")
             reading = asyncio.create_task(speech.read())
@@ -394,7 +394,7 @@ def test_a_server_that_never_shakes_hands() -> None:
     run(work())
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     async def work() -> None:
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         url = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -417,7 +417,7 @@ def test_nobody_there() -> None:
         (404, "", ServerError),
     ],
 )
-def test_a_refused_handshake(status: int, body: Any, kind: type[ServerError]) -> None:
+def test_refused_handshake(status: int, body: Any, kind: type[ServerError]) -> None:
     async def work() -> None:
         def refuse(connection: Any, request: Any) -> Any:
             asked.append(request.path)

@@ -16,7 +16,7 @@ NOT_READY = {"code": "not_ready", "message": "loading.", "retriable": True}
 
 
 class Starting:
-    """Refuses so many handshakes, each with ``Retry-After``."""
+    """Refuses a number of handshakes, each with ``Retry-After``."""
 
     def __init__(self, refusals: int, after: str) -> None:
         self.left = refusals
@@ -37,7 +37,7 @@ async def spoken(peer: Peer) -> None:
     await peer.speak()
 
 
-def test_a_starting_server_is_waited_for_beyond_the_attempts() -> None:
+def test_starting_server_is_retried_beyond_the_attempts() -> None:
     async def work() -> None:
         starting = Starting(3 * QUICK.attempts, "0")
         async with served(spoken, process_request=starting) as (_, client):
@@ -48,7 +48,7 @@ def test_a_starting_server_is_waited_for_beyond_the_attempts() -> None:
     run(work())
 
 
-def test_it_is_not_asked_before_the_time_it_names() -> None:
+def test_no_retry_before_the_given_time() -> None:
     async def work() -> None:
         starting = Starting(1, "1")
         async with served(spoken, process_request=starting) as (_, client):
@@ -67,7 +67,7 @@ def test_it_is_not_asked_before_the_time_it_names() -> None:
         (replace(QUICK, attempts=1), "0"),
     ],
 )
-def test_it_is_not_waited_for_in_vain(settings: Settings, after: str) -> None:
+def test_no_wait_beyond_the_ready_timeout(settings: Settings, after: str) -> None:
     async def work() -> None:
         starting = Starting(2, after)
         async with served(spoken, settings=settings, process_request=starting) as (_, client):
@@ -79,7 +79,7 @@ def test_it_is_not_waited_for_in_vain(settings: Settings, after: str) -> None:
     run(work())
 
 
-def test_other_failures_between_are_still_counted() -> None:
+def test_other_failures_in_between_are_counted() -> None:
     async def dropped(peer: Peer) -> None:
         await peer.take_until("start")
         peer.drop()
@@ -94,7 +94,7 @@ def test_other_failures_between_are_still_counted() -> None:
 
 
 @pytest.mark.parametrize("after", ["Wed, 21 Oct 2015 07:28:00 GMT", "-1", "1e9", "9" * 400, "²"])
-def test_odd_times_are_no_times(after: str) -> None:
+def test_invalid_retry_after_is_ignored(after: str) -> None:
     from rt_drama3_client.address import read_address
     from rt_drama3_client.connection import refusal
 
@@ -104,7 +104,7 @@ def test_odd_times_are_no_times(after: str) -> None:
     assert error.retriable
 
 
-def test_the_routes_tell_it() -> None:
+def test_routes_report_retry_after() -> None:
     async def work() -> None:
         starting = Starting(1, "7")
         async with served(spoken, process_request=starting) as (_, client):
@@ -115,9 +115,9 @@ def test_the_routes_tell_it() -> None:
     run(work())
 
 
-def test_the_pause_of_many_attempts_is_a_number() -> None:
+def test_backoff_of_many_attempts_is_finite() -> None:
     from rt_drama3_client.errors import server_error
-    from rt_drama3_client.outgoing import MOST_BACKOFF, Outgoing
+    from rt_drama3_client.outgoing import MAX_BACKOFF, Outgoing
 
     async def work() -> None:
         async with AsyncClient() as client:
@@ -125,12 +125,12 @@ def test_the_pause_of_many_attempts_is_a_number() -> None:
             outgoing.inbox.timings.attempts = 10**5
             pause = outgoing._pause(server_error("not_ready", "wait.", retriable=True))
             assert pause is not None
-            assert pause <= 1.25 * MOST_BACKOFF
+            assert pause <= 1.25 * MAX_BACKOFF
 
     run(work())
 
 
-def test_no_time_at_all_is_a_setting_and_less_is_not() -> None:
+def test_zero_is_a_valid_timeout_and_negative_is_not() -> None:
     assert Settings(ready_timeout=0).ready_timeout == 0
     with pytest.raises(UsageError, match="ready_timeout"):
         Settings(ready_timeout=-1)

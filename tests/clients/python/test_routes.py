@@ -81,7 +81,7 @@ def test_keys(tmp_path: Path) -> None:
         run(work(place))
 
 
-def test_another_kind_of_server() -> None:
+def test_other_kind_of_server() -> None:
     async def script(peer: Peer) -> None:
         await peer.take()
 
@@ -108,9 +108,9 @@ def test_another_kind_of_server() -> None:
     run(work())
 
 
-def test_a_proxy_is_asked_for_other_machines_alone(ending: Place) -> None:
+def test_proxy_is_used_only_for_other_machines(ending: Place) -> None:
     async def work() -> None:
-        proxied = Settings(proxy="http://127.0.0.1:9", attempts=1)  # where nobody listens
+        proxied = Settings(proxy="http://127.0.0.1:9", attempts=1)  # a closed port
         async with AsyncClient(ending.url, settings=proxied) as client:
             assert await client.speak("Hello there.", seed=3).read()
             assert await client.models()

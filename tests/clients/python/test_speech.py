@@ -33,7 +33,7 @@ from tests.server.tools import LONG, Place
 from tests.small import WAIT, until
 
 
-def test_all_of_it_comes_in_order(ending: Place) -> None:
+def test_events_arrive_in_order(ending: Place) -> None:
     async def work() -> None:
         async with AsyncClient(ending.url) as client:
             speech = client.speak(
@@ -68,7 +68,7 @@ def test_all_of_it_comes_in_order(ending: Place) -> None:
     run(work())
 
 
-def test_the_same_however_the_text_comes(ending: Place) -> None:
+def test_audio_does_not_depend_on_the_kind_of_source(ending: Place) -> None:
     text = "Hello there. And another one."
 
     async def words() -> AsyncIterator[str]:
@@ -91,7 +91,7 @@ def test_the_same_however_the_text_comes(ending: Place) -> None:
     run(work())
 
 
-def test_connections_are_used_again(ending: Place) -> None:
+def test_connections_are_reused(ending: Place) -> None:
     async def work() -> None:
         async with AsyncClient(ending.url) as client:
             assert await client.connect() > 0
@@ -106,7 +106,7 @@ def test_connections_are_used_again(ending: Place) -> None:
     run(work())
 
 
-def test_audio_comes_while_text_is_pushed(endless: Place) -> None:
+def test_audio_arrives_while_text_is_pushed(endless: Place) -> None:
     async def work() -> None:
         heard = asyncio.Event()
 
@@ -123,7 +123,7 @@ def test_audio_comes_while_text_is_pushed(endless: Place) -> None:
     run(work())
 
 
-def test_flush_speaks_an_open_sentence(endless: Place) -> None:
+def test_flush_speaks_an_incomplete_sentence(endless: Place) -> None:
     async def work() -> None:
         async with AsyncClient(endless.url) as client:
             async with client.stream() as speech:
@@ -146,7 +146,7 @@ def test_flush_speaks_an_open_sentence(endless: Place) -> None:
         over.set()
 
 
-def test_a_slow_listener_makes_the_server_wait() -> None:
+def test_slow_reader_applies_backpressure() -> None:
     data, count = b"\1\2" * 30_000, 400  # more than the system's buffers hold
     all_sent = asyncio.Event()
 
@@ -165,7 +165,7 @@ def test_a_slow_listener_makes_the_server_wait() -> None:
             async for chunk in speech:
                 if not size:
                     while speech._inbox._size <= settings.buffer_bytes:
-                        await speech._inbox.news(WAIT)
+                        await speech._inbox.wait(WAIT)
                     await asyncio.sleep(0.3)  # unread pings must not look like a dead server
                     assert not all_sent.is_set()
                 assert speech._inbox._size <= settings.buffer_bytes + 2 * len(data)
@@ -175,8 +175,8 @@ def test_a_slow_listener_makes_the_server_wait() -> None:
     run(work())
 
 
-def test_text_that_is_far_ahead_waits() -> None:
-    told, enough = asyncio.Event(), asyncio.Event()
+def test_push_blocks_while_too_much_text_is_pending() -> None:
+    received, enough = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
         await peer.take()
@@ -184,7 +184,7 @@ def test_text_that_is_far_ahead_waits() -> None:
         size = 0
         while size <= AHEAD:
             size += len((await peer.take())["text"])
-        told.set()
+        received.set()
         await enough.wait()
         await peer.segment("x" * AHEAD)
         await peer.take_until("finish")
@@ -198,7 +198,7 @@ def test_text_that_is_far_ahead_waits() -> None:
     async def work() -> None:
         async with served(script) as (_, client), client.stream() as speech:
             pushing = asyncio.create_task(speech.push("x" * (AHEAD + 1)))
-            await told.wait()
+            await received.wait()
             assert not pushing.done()
             enough.set()
             await pushing
@@ -212,7 +212,7 @@ def test_text_that_is_far_ahead_waits() -> None:
     run(work())
 
 
-def test_an_error_of_the_text_is_the_callers(endless: Place) -> None:
+def test_error_of_the_source_is_raised(endless: Place) -> None:
     async def broken() -> AsyncIterator[str]:
         yield "Hello there, this is a whole sentence. "
         raise LookupError("the model is gone")
@@ -225,7 +225,7 @@ def test_an_error_of_the_text_is_the_callers(endless: Place) -> None:
         async with AsyncClient(endless.url) as client:
             with pytest.raises(LookupError, match="the model is gone"):
                 await client.speak(broken()).read()
-            with pytest.raises(UsageError, match="a piece of text is 7"):
+            with pytest.raises(UsageError, match="a part of the text is 7"):
                 await client.speak(odd()).read()
             with pytest.raises(UsageError, match="text is a int"):
                 await client.speak(7).read()  # type: ignore[arg-type]
@@ -237,7 +237,7 @@ def test_an_error_of_the_text_is_the_callers(endless: Place) -> None:
     run(work())
 
 
-def test_the_text_ends_when_nobody_listens(endless: Place) -> None:
+def test_source_is_closed_when_the_reader_leaves(endless: Place) -> None:
     closed = asyncio.Event()
 
     async def model() -> AsyncIterator[str]:
@@ -270,7 +270,7 @@ def test_the_text_ends_when_nobody_listens(endless: Place) -> None:
 @pytest.mark.parametrize(
     ("name", "least"), [("x.wav", 0), ("x.mp3", 0), ("x.opus", 0), ("x.flac", 0), ("x.aac", 0)]
 )
-def test_files_by_name(ending: Place, tmp_path: Path, name: str, least: int) -> None:
+def test_files_by_extension(ending: Place, tmp_path: Path, name: str, least: int) -> None:
     async def work() -> None:
         async with AsyncClient(ending.url) as client:
             done = await client.speak("Hello there.", seed=3).save(tmp_path / name)
@@ -280,7 +280,7 @@ def test_files_by_name(ending: Place, tmp_path: Path, name: str, least: int) -> 
     run(work())
 
 
-def test_a_wav_has_its_true_sizes(ending: Place, tmp_path: Path) -> None:
+def test_wav_has_correct_sizes(ending: Place, tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncClient(ending.url) as client:
             pcm = await client.speak("Hello there.", seed=3).read()
@@ -291,9 +291,9 @@ def test_a_wav_has_its_true_sizes(ending: Place, tmp_path: Path) -> None:
                 assert file.getnframes() == len(pcm) // 2
                 assert file.readframes(1 << 20) == pcm
             assert int.from_bytes(audio[4:8], "little") == len(audio) - 8
-            with pytest.raises(UsageError, match="names a format"):
+            with pytest.raises(UsageError, match="has no supported extension"):
                 await client.speak("Hello.").save(tmp_path / "x.txt")
-            with pytest.raises(UsageError, match="would hold mp3, and wav was asked for"):
+            with pytest.raises(UsageError, match="would hold mp3, but wav was requested"):
                 await client.speak("Hello.", format="wav").save(tmp_path / "x.mp3")
             done = await client.speak("Hello there.", seed=3).save(tmp_path / "x.flac")
             header = (tmp_path / "x.flac").read_bytes()[:26]
@@ -315,10 +315,10 @@ def test_a_wav_has_its_true_sizes(ending: Place, tmp_path: Path) -> None:
     run(work())
 
 
-def test_wrong_calls_are_named(ending: Place) -> None:
+def test_invalid_calls_raise(ending: Place) -> None:
     async def work() -> None:
         async with AsyncClient(ending.url) as client:
-            with pytest.raises(UsageError, match="sped cannot be asked for"):
+            with pytest.raises(UsageError, match="unknown option sped"):
                 client.speak("Hello.", sped=2)  # type: ignore[call-arg]
             with pytest.raises(UsageError, match="cannot be sent"):
                 await client.speak("Hello.", seed=object()).read()  # type: ignore[arg-type]
@@ -352,14 +352,14 @@ def test_pings(endless: Place) -> None:
 
 
 @pytest.mark.parametrize("text", [None, b"Hello.", 7])
-def test_what_is_no_text_is_refused_at_once(text: object) -> None:
+def test_other_values_than_text_raise_immediately(text: object) -> None:
     with pytest.raises(UsageError, match="text is"):
         AsyncClient().speak(text)  # type: ignore[arg-type]
     with Client() as client, pytest.raises(UsageError, match="text is"):
         client.speak(text)  # type: ignore[arg-type]
 
 
-def test_text_without_words_has_a_seed_however_it_comes(ending: Place) -> None:
+def test_unspeakable_text_has_a_seed(ending: Place) -> None:
     async def work() -> None:
         async with AsyncClient(ending.url) as client:
             for seed in (None, 7):
@@ -373,7 +373,7 @@ def test_text_without_words_has_a_seed_however_it_comes(ending: Place) -> None:
     run(work())
 
 
-def test_finishing_twice_is_named(ending: Place) -> None:
+def test_finishing_twice_raises(ending: Place) -> None:
     async def work() -> None:
         async with AsyncClient(ending.url) as client, client.stream(seed=3) as speech:
             await speech.push("Hello there.")

@@ -80,7 +80,7 @@ def test_text_from_one_thread_and_audio_in_another(endless: Place) -> None:
     endless.until_free()
 
 
-def test_text_from_a_generator_while_audio_comes(endless: Place) -> None:
+def test_text_from_a_generator_while_audio_arrives(endless: Place) -> None:
     heard = threading.Event()
 
     def text() -> Iterator[str]:
@@ -105,7 +105,7 @@ def test_leaving_a_loop_stops_the_speech(endless: Place) -> None:
         endless.until_free()
 
 
-def test_closing_wakes_whoever_listens(endless: Place) -> None:
+def test_close_wakes_readers(endless: Place) -> None:
     client = Client(endless.url)
     heard, raised = threading.Event(), []
 
@@ -126,7 +126,7 @@ def test_closing_wakes_whoever_listens(endless: Place) -> None:
     endless.until_free()
 
 
-def test_a_forgotten_client_leaves_no_thread(ending: Place) -> None:
+def test_abandoned_client_leaves_no_thread(ending: Place) -> None:
     client = Client(ending.url)
     client.speak("Hello.").read()
     assert threads()
@@ -135,7 +135,7 @@ def test_a_forgotten_client_leaves_no_thread(ending: Place) -> None:
     until(lambda: not threads(), "the end of the thread")
 
 
-def test_a_speech_keeps_its_client(ending: Place) -> None:
+def test_speech_keeps_its_client(ending: Place) -> None:
     def speech_of_a_lost_client(text: str) -> Speech:
         client = Client(ending.url)
         return client.speak(text, seed=3)
@@ -157,7 +157,7 @@ def test_a_speech_keeps_its_client(ending: Place) -> None:
     until(lambda: not threads(), "the end of the threads")
 
 
-def test_a_loop_that_is_dropped_with_its_client_stops_the_speech(endless: Place) -> None:
+def test_loop_dropped_with_its_client_stops_the_speech(endless: Place) -> None:
     chunks = iter(Client(endless.url).speak(LONG))
     assert next(chunks)
     del chunks
@@ -165,7 +165,7 @@ def test_a_loop_that_is_dropped_with_its_client_stops_the_speech(endless: Place)
     endless.until_free()
 
 
-def test_a_loop_that_is_collected_in_the_clients_own_thread_stops_the_speech(
+def test_loop_collected_in_the_clients_thread_stops_the_speech(
     endless: Place,
 ) -> None:
     client, ended = Client(endless.url), threading.Event()
@@ -179,14 +179,14 @@ def test_a_loop_that_is_collected_in_the_clients_own_thread_stops_the_speech(
 
     client._loop._loop.call_soon_threadsafe(collect)
     if not ended.wait(WAIT):
-        client._finalizer.detach()  # its thread is stuck, and nobody is to wait for it
+        client._finalizer.detach()  # its thread is stuck and must not be joined
         pytest.fail("the thread waits for itself")
     endless.until_free()
     client.close()
 
 
 @pytest.mark.parametrize("scheduled", [True, False])
-def test_an_interruption_while_work_is_being_begun_is_the_error_that_is_seen(
+def test_interruption_while_work_is_being_begun_is_the_error_that_is_seen(
     monkeypatch: pytest.MonkeyPatch, scheduled: bool
 ) -> None:
     async def source() -> AsyncIterator[int]:

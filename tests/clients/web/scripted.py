@@ -63,7 +63,7 @@ class Script:
             self._open.remove(websocket)
 
     def say(self, kind: str, **fields: Any) -> None:
-        """Tells every listener."""
+        """Sends a message to every listener."""
         self.raw(msgpack.packb({"type": kind, **fields}))
 
     def raw(self, data: bytes) -> None:

@@ -58,9 +58,7 @@ def test_scripts(card: Daemon, browser: Browser, nano_place: Place, code: str) -
 @pytest.mark.browser
 @pytest.mark.serial
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_a_page_of_ones_own(
-    card: Daemon, browser: Browser, nano_place: Place, tmp_path: Path
-) -> None:
+def test_own_page(card: Daemon, browser: Browser, nano_place: Place, tmp_path: Path) -> None:
     (tmp_path / "clients").symlink_to(ROOT / "clients")
     [copy] = [code for code in blocks(GUIDE, "sh") if "cp -r" in code]
     subprocess.run(["bash", "-euo", "pipefail", "-c", copy], cwd=tmp_path, check=True)
@@ -80,7 +78,7 @@ def test_a_page_of_ones_own(
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_recipes_of_the_obs_page(nano_place: Place, tmp_path: Path) -> None:
+def test_recipes_of_the_obs_page(nano_place: Place, tmp_path: Path) -> None:
     codes = [code for code in blocks(OBS, "sh") if "curl" in code]
     assert len(codes) == 2
     for code in codes:
@@ -91,7 +89,7 @@ def test_the_recipes_of_the_obs_page(nano_place: Place, tmp_path: Path) -> None:
         subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)
 
 
-def test_the_pictures_are_there_and_small() -> None:
+def test_pictures_exist_and_are_small() -> None:
     names = re.findall(r"!\[[^]]+\]\(([^)]+)\)", OBS.read_text(encoding="utf-8"))
     assert names
     sizes = [(OBS.parent / name).stat().st_size for name in names]
@@ -99,7 +97,7 @@ def test_the_pictures_are_there_and_small() -> None:
 
 
 @pytest.mark.parametrize("path", [GUIDE, README, OBS], ids=lambda path: path.stem)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_are_valid(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text):
         assert (path.parent / target).exists(), target

@@ -40,7 +40,7 @@ def heard(recorder: Recorder, page: Page) -> NDArray[np.int16]:
     return without_gaps(sounding(recorder.stop()))
 
 
-def test_awkward_pieces_from_the_middle_of_an_utterance(
+def test_irregular_chunks_from_the_middle_of_an_utterance(
     card: Daemon, browser: Browser, script: Script
 ) -> None:
     page = browser()
@@ -57,7 +57,7 @@ def test_awkward_pieces_from_the_middle_of_an_utterance(
     only_here(page, script.port)
 
 
-def test_the_caption_is_of_what_is_heard(
+def test_caption_matches_what_is_heard(
     card: Daemon, browser: Browser, script: Script, tmp_path: Path
 ) -> None:
     page = browser()
@@ -93,9 +93,7 @@ def test_the_caption_is_of_what_is_heard(
     only_here(page, script.port)
 
 
-def test_in_a_queue_one_sounds_behind_the_other(
-    card: Daemon, browser: Browser, script: Script
-) -> None:
+def test_queue_plays_one_after_the_other(card: Daemon, browser: Browser, script: Script) -> None:
     page = browser()
     listening(page, f"{script.url}/obs?rate={RATE}&mode=queue&delay=300")
     recorder = Recorder("card.monitor", RATE)
@@ -112,9 +110,7 @@ def test_in_a_queue_one_sounds_behind_the_other(
     assert [text for text, *_ in page.run("seen")] == ["This is a.", "This is b.", "This is c."]
 
 
-def test_two_at_once_are_mixed_where_that_is_asked_for(
-    card: Daemon, browser: Browser, script: Script
-) -> None:
+def test_mix_plays_two_concurrently(card: Daemon, browser: Browser, script: Script) -> None:
     page = browser()
     listening(page, f"{script.url}/obs?rate={RATE}&mode=mix&captions=0&delay=500")
     recorder = Recorder("card.monitor", RATE)
@@ -123,7 +119,7 @@ def test_two_at_once_are_mixed_where_that_is_asked_for(
     script.begin("b")
     script.begin("c", after="a")
     for name, sound in (("a", a), ("b", b), ("c", a)):
-        script.segment(name, "Nobody reads this.", 0)
+        script.segment(name, "This is not read.", 0)
         script.audio(name, sound)
         script.end(name, len(sound))
     recorded = heard(recorder, page).astype(int)
@@ -139,7 +135,7 @@ def test_two_at_once_are_mixed_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("how", ["stop", "cancelled behind the end"])
-def test_what_waits_is_dropped_with_a_fade(
+def test_stop_fades_and_drops_the_rest(
     card: Daemon, browser: Browser, script: Script, how: str
 ) -> None:
     page = browser()
@@ -163,9 +159,7 @@ def test_what_waits_is_dropped_with_a_fade(
     assert gain[0] > 0.95 and gain[-1] < 0.05  # noqa: PT018
 
 
-def test_settings_that_do_not_fit_are_as_if_they_were_not_there(
-    card: Daemon, browser: Browser, script: Script
-) -> None:
+def test_invalid_settings_are_ignored(card: Daemon, browser: Browser, script: Script) -> None:
     page = browser()
     nonsense = "size=big&position=left&colour=red;}&volume=99&rate=1234&mode=x&delay=-5&captions="
     listening(page, f"{script.url}/obs?{nonsense}")
@@ -176,7 +170,7 @@ def test_settings_that_do_not_fit_are_as_if_they_were_not_there(
     assert page.run("[rtDrama3.player.volume, rtDrama3.player.delayMs]") == [4, 0]
 
 
-def test_broken_messages_end_the_connection_and_it_comes_back(
+def test_invalid_messages_end_the_connection_and_it_reconnects(
     card: Daemon, browser: Browser, script: Script
 ) -> None:
     page = browser()

@@ -36,7 +36,7 @@ for await (const line of createInterface({ input: process.stdin })) {
 
 
 @needs_node
-def test_the_modules_under_nodes_test_runner() -> None:
+def test_modules_under_nodes_test_runner() -> None:
     assert NODE is not None
     ran = subprocess.run(
         [NODE, "--test"], cwd=WEB, capture_output=True, text=True, timeout=300, check=False
@@ -60,7 +60,7 @@ values = st.recursive(
 
 
 @needs_node
-def test_what_python_packs_comes_back_as_the_same_value() -> None:
+def test_messagepack_round_trips_with_python() -> None:
     assert NODE is not None
     cases: list[object] = []
 
@@ -84,7 +84,7 @@ def test_what_python_packs_comes_back_as_the_same_value() -> None:
     assert back == cases
 
 
-def test_the_package_says_what_it_has() -> None:
+def test_package_lists_its_files() -> None:
     package = json.loads((WEB / "package.json").read_text())
     assert package["type"] == "module"
     for path in (package["main"], package["types"], package["exports"]["./processor.js"]):

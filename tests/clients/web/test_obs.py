@@ -55,7 +55,7 @@ def stopped(recorded: NDArray[np.int16], spoken: NDArray[np.int16]) -> int:
     return len(heard)
 
 
-def test_the_page_plays_what_was_spoken(
+def test_page_plays_what_was_spoken(
     card: Daemon, browser: Browser, place: Place, tmp_path: Path
 ) -> None:
     page = browser()
@@ -81,7 +81,7 @@ def test_the_page_plays_what_was_spoken(
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel"])
-def test_be_quiet_now_fades(card: Daemon, browser: Browser, place: Place, how: str) -> None:
+def test_stop_fades(card: Daemon, browser: Browser, place: Place, how: str) -> None:
     page = browser()
     listening(page, f"{place.url}/obs?rate={RATE}&delay=800")
     recorder = Recorder("card.monitor", RATE)
@@ -105,7 +105,7 @@ def test_be_quiet_now_fades(card: Daemon, browser: Browser, place: Place, how: s
     assert page.run("rtDrama3.player.stats.tracks") == 0
 
 
-def test_a_page_that_came_late_hears_the_rest_and_one_that_lost_the_server_comes_back(
+def test_page_reconnects_after_losing_the_server(
     card: Daemon, browser: Browser, tmp_path: Path
 ) -> None:
     page = browser()
@@ -124,22 +124,20 @@ def test_a_page_that_came_late_hears_the_rest_and_one_that_lost_the_server_comes
         assert np.array_equal(without_gaps(sounding(recorder.stop()), expected), expected)
 
 
-def test_without_leave_to_play_a_click_is_asked_for(
-    card: Daemon, browser: Browser, place: Place
-) -> None:
+def test_click_is_required_without_autoplay(card: Daemon, browser: Browser, place: Place) -> None:
     page = browser(autoplay=False)
     page.open(f"{place.url}/obs")
     page.until("!document.getElementById('unblock').hidden")
     page.until("rtDrama3.listener.state === 'listening'")
     with place.native() as client:
-        speak(client, "Nobody hears this.", 0.3)
+        speak(client, "This is not heard.", 0.3)
     assert page.run("rtDrama3.player.stats.tracks") == 0  # old news is not kept for later
     page.click("#unblock")
     page.until("rtDrama3.player.state === 'running'")
     page.until("document.getElementById('unblock').hidden")
 
 
-def test_a_key_comes_in_the_fragment(browser: Browser, tmp_path: Path) -> None:
+def test_key_in_the_fragment(browser: Browser, tmp_path: Path) -> None:
     key = "a key? 100% /+~"
     with serving(shared_drama(), tmp_path / "keys", listen=True, api_keys=[key]) as guarded:
         page = browser()

@@ -21,7 +21,7 @@ RATE = 44_100
 WEB = Path(__file__).parents[3] / "clients" / "web"
 
 
-def test_a_sentence_is_spoken_with_its_caption(
+def test_sentence_is_spoken_with_its_caption(
     card: Daemon, browser: Browser, nano_place: Place, tmp_path: Path
 ) -> None:
     page = browser(autoplay=False)  # the click is what lets it play
@@ -44,7 +44,7 @@ def test_a_sentence_is_spoken_with_its_caption(
     assert page.console == []
 
 
-def test_stop_breaks_it_off_with_a_fade(card: Daemon, browser: Browser, place: Place) -> None:
+def test_stop_button_fades(card: Daemon, browser: Browser, place: Place) -> None:
     page = browser(autoplay=False)
     page.open(place.url)
     said = "gaps"
@@ -54,7 +54,7 @@ def test_stop_breaks_it_off_with_a_fade(card: Daemon, browser: Browser, place: P
         page.until("document.getElementById('said').textContent.startsWith('first')")
         page.click("#stop")
         page.until("/then stopped/.test(document.getElementById('said').textContent)")
-        place.until_free()  # the server was told
+        place.until_free()  # the server received the cancel
         recorder.wait_for(RATE // 4)
         recorded = recorder.stop()
         said = page.run("document.getElementById('said').textContent")
@@ -68,7 +68,7 @@ def test_stop_breaks_it_off_with_a_fade(card: Daemon, browser: Browser, place: P
     assert page.console == []
 
 
-def test_the_example_agent_is_interrupted_and_answers_again(
+def test_example_agent_is_interrupted_and_answers_again(
     card: Daemon, browser: Browser, nano_place: Place
 ) -> None:
     with serve_folder(WEB) as address:
@@ -89,7 +89,7 @@ def test_the_example_agent_is_interrupted_and_answers_again(
         assert page.console == []
 
 
-def test_a_file_is_saved(browser: Browser, nano_place: Place, tmp_path: Path) -> None:
+def test_file_is_saved(browser: Browser, nano_place: Place, tmp_path: Path) -> None:
     page = browser()
     page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     page.open(nano_place.url)

@@ -1,4 +1,4 @@
-"""The player of clients/web in a real browser: resampling, awkward pieces, underruns."""
+"""The player of clients/web in a real browser: resampling, irregular chunks, underruns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def page(card: Daemon, browser: Browser, place: Place) -> Page:
     return opened
 
 
-def test_another_rate_is_resampled_within_80_db(page: Page) -> None:
+def test_other_rate_is_resampled_within_80_db(page: Page) -> None:
     recorder = Recorder("card.monitor", RATE)
     result = page.run(
         """(async () => {
@@ -91,7 +91,7 @@ def test_positions_segments_and_an_underrun(page: Page) -> None:
     assert result["stats"]["underruns"] == 1
 
 
-def test_many_utterances_leave_nothing_behind(page: Page, place: Place) -> None:
+def test_many_utterances_leak_nothing(page: Page, place: Place) -> None:
     result = page.run(
         """(async () => {
           const client = new rt.Client();
@@ -110,7 +110,7 @@ def test_many_utterances_leave_nothing_behind(page: Page, place: Place) -> None:
     )
     whole = result["ends"][0]
     assert whole >= 0.1 * RATE
-    # One that was told to stop may have been over by then.
+    # One may have ended before it was stopped.
     assert all(end in (whole, "stopped") for end in result["ends"])
     assert result["ends"][::2] == [whole] * 10
     assert result["tracks"] == 0
@@ -118,22 +118,22 @@ def test_many_utterances_leave_nothing_behind(page: Page, place: Place) -> None:
     place.until_free()
 
 
-def test_more_than_can_wait_is_given_up_and_told(page: Page, place: Place) -> None:
+def test_full_track_is_dropped_and_reported(page: Page, place: Place) -> None:
     error = page.run(
         """(async () => {
-          const told = [];
-          player.addEventListener("error", ({ error }) => told.push([error.name, error.code]));
+          const errors = [];
+          player.addEventListener("error", ({ error }) => errors.push([error.name, error.code]));
           const track = player.track();
           const minute = 60 * 44100;
           for (let n = 0; n < 11; n++) track.write(new Int16Array(minute));
           const { stopped } = await track.finished;
-          return { told, stopped };
+          return { errors, stopped };
         })()"""
     )
-    assert error == {"told": [["PlayerFull", "player_full"]], "stopped": True}
+    assert error == {"errors": [["PlayerFull", "player_full"]], "stopped": True}
 
 
-def test_without_leave_to_play_it_says_so_and_a_stop_is_a_stop(
+def test_blocked_autoplay_raises_and_stop_works(
     card: Daemon, browser: Browser, place: Place
 ) -> None:
     page = browser(autoplay=False)

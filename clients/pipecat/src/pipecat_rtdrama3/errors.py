@@ -1,4 +1,4 @@
-"""What Pipecat makes of the client's errors: whether the service can go on."""
+"""Converts the client's errors to Pipecat's categories, which decide whether it continues."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rt_drama3_client import (
     UsageError,
 )
 
-# What is wrong with one text and says nothing of the next.
+# Errors that concern one text only.
 _OF_THE_TEXT = frozenset({"bad_text", "text_too_long", "too_large", "too_complex"})
 _CONNECTIVITY = (ConnectFailed, ConnectionLost, ServerSilent, TooSlow, IdleTooLong)
 
 
 def category(error: ClientError) -> ErrorCategory:
-    """Why it failed, in Pipecat's words.
+    """Returns Pipecat's category of an error.
 
-    Pipecat gives no more work to a service whose key or settings are wrong, until its settings
-    change. A text that cannot be spoken is the application's fault and costs that text alone.
+    Pipecat stops using a service whose key or settings are wrong until its settings change. A text
+    that cannot be spoken is an application error and affects only that text.
     """
     if isinstance(error, AccessDenied):
         forbidden = error.code == "forbidden"

@@ -38,34 +38,34 @@ from rt_drama3_client import (
 from rt_drama3_client import Settings as ClientSettings
 from rt_drama3_client.options import Quality
 
-SILENCE_MS = 10  # for a text without words, which Pipecat would take for a failure
-# Pipecat ends an audio context that was quiet for so long. Here every context is ended in words,
-# and a language model that thinks in the middle of an answer, or a queue, must not cut it.
+SILENCE_MS = 10  # for a text with no speakable content, which Pipecat would treat as a failure
+# Pipecat ends an audio context that was silent for this long. Here every context is ended
+# explicitly, and a language model that pauses in an answer, or a queue, must not end it.
 STOP_FRAME_TIMEOUT = 3_600.0
 
 
 class RtDrama3TTSService(TTSService):
     """Speech of an rt-drama3 server.
 
-    Every answer is one utterance. Its text goes to the server as the language model writes it;
-    the server speaks whole sentences as they complete, so they need not be waited for here, and
-    their melody is the same. An interruption cancels the utterance and keeps the connection.
+    Every answer is one utterance. Its text is sent as the language model writes it; the server
+    speaks sentences as they complete, so there is no need to aggregate them here, and the prosody
+    is the same. An interruption cancels the utterance and keeps the connection.
 
     Args:
-        url: of the server; default: the environment's ``RT_DRAMA3_CLIENT_URL``, then
+        url: address of the server; default: the environment variable ``RT_DRAMA3_CLIENT_URL``, then
             ``http://127.0.0.1:8035``.
-        api_key: default: the environment's ``RT_DRAMA3_CLIENT_API_KEY``.
-        settings: how it sounds; a ``TTSUpdateSettingsFrame`` changes it for the next utterance.
-        quality: of resampling from the model's rate; ``high`` holds back tens of milliseconds.
-        early_words: has so many words spoken before the first sentence is complete, see
+        api_key: default: the environment variable ``RT_DRAMA3_CLIENT_API_KEY``.
+        settings: speech options; a ``TTSUpdateSettingsFrame`` changes them for the next utterance.
+        quality: resampling quality; ``high`` adds tens of milliseconds.
+        early_words: speak this many words before the first sentence is complete, see
             ``rt_drama3_client.EarlyStart``; None waits for the sentence.
-        client_settings: timeouts and bounds of the connections.
-        text_aggregation_mode: ``SENTENCE`` holds text back until Pipecat has seen the end of its
-            sentence, as text transforms for whole sentences need it.
-        more: of ``TTSService``; ``sample_rate`` is the pipeline's unless it is given.
+        client_settings: timeouts and limits of the connections.
+        text_aggregation_mode: ``SENTENCE`` holds text back until the end of its sentence, which
+            text transforms for whole sentences need.
+        more: arguments of ``TTSService``; ``sample_rate`` defaults to the pipeline's.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is not valid.
     """
 
     Settings = RtDrama3TTSSettings
@@ -84,10 +84,10 @@ class RtDrama3TTSService(TTSService):
         **more: Any,
     ) -> None:
         more.setdefault("stop_frame_timeout_s", STOP_FRAME_TIMEOUT)
-        more.setdefault("append_trailing_space", True)  # between sentences that Pipecat parted
+        more.setdefault("append_trailing_space", True)  # between sentences that Pipecat split
         super().__init__(
             text_aggregation_mode=text_aggregation_mode,
-            push_text_frames=False,  # the server's segments say what is heard, and when
+            push_text_frames=False,  # the server's segments carry the text and its timing
             push_start_frame=True,
             settings=complete(settings),
             **more,
@@ -99,53 +99,53 @@ class RtDrama3TTSService(TTSService):
         self._turns: dict[str, Turn] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._warming: asyncio.Task[None] | None = None
-        self._framed = False  # it is told where answers begin
-        self._interrupted = False  # and no new answer has begun
+        self._framed = False  # the pipeline sends a frame where an answer begins
+        self._interrupted = False  # and no new answer has begun since an interruption
 
     def can_generate_metrics(self) -> bool:
-        """Yes: time to the first audio, and usage."""
+        """True: time to first audio, and usage."""
         return True
 
     @property
     def supports_processing_metrics(self) -> bool:
-        """No: ``run_tts`` only hands text on."""
+        """False: ``run_tts`` only forwards text."""
         return False
 
     # Pipecat's life cycle.
 
     async def start(self, frame: StartFrame) -> None:
-        """Connects ahead of the first utterance."""
+        """Connects before the first utterance."""
         await super().start(frame)
         self._warming = self.create_task(self._warm(), "rtdrama3 connect")
 
     async def stop(self, frame: EndFrame) -> None:
-        """Speaks what there is, then ends the connections."""
+        """Finishes pending utterances, then closes the connections."""
         for turn in list(self._turns.values()):
             await turn.finish()
         await super().stop(frame)
         await self._close()
 
     async def cancel(self, frame: CancelFrame) -> None:
-        """Stops at once."""
+        """Stops immediately."""
         await super().cancel(frame)
         await self._close()
 
     async def cleanup(self) -> None:
-        """Leaves nothing behind, whatever happened before."""
+        """Releases all resources."""
         await super().cleanup()  # type: ignore[no-untyped-call]
         await self._close()
 
     # Text in.
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        """As every ``TTSService``, but for words of an answer that was interrupted.
+        """Like ``TTSService``, but drops late words of an interrupted answer.
 
-        An interruption overtakes frames, so that a word which the language model had on its way may
-        come behind it. It belongs to no answer any more and must not be heard. Where nobody says
-        that an answer begins, the next word may as well be that of a new one, and is.
+        An interruption overtakes frames, so a word of the interrupted answer may arrive after it
+        and must not be spoken. If the pipeline does not mark the beginning of answers, the next
+        word is assumed to belong to a new one.
         """
         if isinstance(frame, LLMTextFrame) and self._interrupted and not frame.skip_tts:
-            logger.debug(f"{self}: a word of the interrupted answer is dropped: [{frame.text}]")
+            logger.debug(f"{self}: dropped text of the interrupted answer: [{frame.text}]")
             return
         if isinstance(frame, InterruptionFrame):
             self._interrupted = self._framed
@@ -153,21 +153,21 @@ class RtDrama3TTSService(TTSService):
             self._framed, self._interrupted = True, False
         await super().process_frame(frame, direction)
         if isinstance(frame, InterruptionFrame) and self._turn_context_id is not None:
-            self._interrupted = False  # an answer that must not be interrupted goes on
+            self._interrupted = False  # an answer that must not be interrupted continues
 
     async def run_tts(self, text: str, context_id: str) -> AsyncGenerator[Frame | None, None]:
-        """Hands text on; its audio comes from the turn's own task."""
+        """Forwards text; its audio comes from the turn's own task."""
         await self.start_tts_usage_metrics(text)
         turn = self._turns.get(context_id)
         if turn is None:
             turn = self._begin(context_id)
         await turn.write(text)
-        if context_id != self._turn_context_id:  # text outside of any answer stands alone
+        if context_id != self._turn_context_id:  # text outside of an answer is complete
             await turn.finish()
         yield None
 
     async def flush_audio(self, context_id: str | None = None) -> None:
-        """The text of a context has ended."""
+        """Ends the text of a context."""
         context_id = context_id or self.get_active_audio_context_id()
         turn = self._turns.get(context_id or "")
         if turn is not None:
@@ -176,7 +176,7 @@ class RtDrama3TTSService(TTSService):
             await self._close_context(context_id)  # nothing was spoken in it
 
     async def on_audio_context_interrupted(self, context_id: str) -> None:
-        """Cancels the utterance; nobody waits for it, so that the interruption goes on at once."""
+        """Cancels the utterance in the background, so that the interruption is not delayed."""
         turn = self._turns.pop(context_id, None)
         if turn is not None:
             self._end(turn)
@@ -195,27 +195,27 @@ class RtDrama3TTSService(TTSService):
         return turn
 
     async def _speak(self, turn: Turn) -> None:
-        """All of an utterance; cancelling this task cancels it at the server."""
-        coming = self._ending | ({self._warming} if self._warming else set())
-        if coming:  # their connections are about to be free
-            await asyncio.wait(coming)
+        """Speaks an utterance; cancelling this task cancels it at the server."""
+        pending = self._ending | ({self._warming} if self._warming else set())
+        if pending:  # their connections will be free
+            await asyncio.wait(pending)
         options = voice_options(self._settings)
         rate, quality = self.sample_rate, self._quality
         try:
-            speech = self._client.speak(turn.pieces(), sample_rate=rate, quality=quality, **options)
+            speech = self._client.speak(turn.parts(), sample_rate=rate, quality=quality, **options)
             async with speech, aclosing(speech.events()) as events:
                 async for event in events:
-                    await self._hear(turn, event)
+                    await self._handle(turn, event)
         except ClientError as error:
             turn.drop()
-            # Text of this answer that still comes is part of what failed.
+            # Later text of this answer belongs to the failed utterance.
             why = category(error)
             await self.push_error(f"speech failed: {error}", exception=error, category=why)
             await turn.ended.wait()
         self._turns.pop(turn.context_id, None)
         await self._close_context(turn.context_id)
 
-    async def _hear(self, turn: Turn, event: Event) -> None:
+    async def _handle(self, turn: Turn, event: Event) -> None:
         context_id = turn.context_id
         if isinstance(event, AudioChunk):
             await self._push_audio(context_id, event)
@@ -228,7 +228,7 @@ class RtDrama3TTSService(TTSService):
                 await self._push_audio(context_id, bytes(2 * samples))
         elif isinstance(event, Ready):
             for notice in event.notices:
-                logger.info(f"{self}: the server says: {notice}")
+                logger.info(f"{self}: notice from the server: {notice}")
             if event.ignored:
                 logger.warning(f"{self}: the server does not know {', '.join(event.ignored)}")
 
@@ -242,10 +242,10 @@ class RtDrama3TTSService(TTSService):
             await self.append_to_audio_context(context_id, TTSStoppedFrame(context_id=context_id))
             await self.remove_audio_context(context_id)
 
-    # Its end.
+    # End.
 
     def _end(self, turn: Turn) -> None:
-        """Begins to end an utterance."""
+        """Starts ending an utterance."""
         turn.drop()
         task = turn.task
         if task is not None and not task.done():
@@ -269,7 +269,7 @@ class RtDrama3TTSService(TTSService):
     async def _warm(self) -> None:
         try:
             await self._client.connect()
-        except ClientError as error:  # the first utterance will try again, and say so
+        except ClientError as error:  # the first utterance retries and reports it
             await self._call_event_handler("on_connection_error", str(error))
         else:
             await self._call_event_handler("on_connected")

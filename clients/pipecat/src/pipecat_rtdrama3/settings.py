@@ -1,4 +1,4 @@
-"""Settings of the service: what can be changed while it runs."""
+"""Settings of the service that can be changed while it runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _open() -> NotGiven:
 
 @dataclass
 class RtDrama3TTSSettings(TTSSettings):
-    """How it sounds; see ``rt_drama3_client.Options`` for what each of them means.
+    """Speech options; see ``rt_drama3_client.Options`` for their meaning.
 
-    None is the server's choice. ``model`` and ``language`` are ignored: a server speaks with one
-    model, which reads the language from the text.
+    None uses the server's default. ``model`` and ``language`` are ignored: a server has one model,
+    which detects the language from the text.
     """
 
     references: Sequence[Reference | tuple[str, Audio] | Take] | NotGiven | None = field(
@@ -42,13 +42,13 @@ class RtDrama3TTSSettings(TTSSettings):
     max_seconds: float | NotGiven | None = field(default_factory=_open)
 
 
-# Pipecat's own fields that mean nothing here.
+# Pipecat's fields without effect here.
 IGNORED = ("model", "language")
 _NAMES = tuple(VoiceOptions.__annotations__)
 
 
 def complete(settings: RtDrama3TTSSettings | None) -> RtDrama3TTSSettings:
-    """The settings, with None for what was not given, as Pipecat wants them in a service."""
+    """Returns the settings with None for missing values, as Pipecat requires in a service."""
     names = [one.name for one in fields(RtDrama3TTSSettings) if one.name != "extra"]
     whole = RtDrama3TTSSettings(**dict.fromkeys(names, cast(Any, None)))
     if settings is not None:
@@ -57,6 +57,6 @@ def complete(settings: RtDrama3TTSSettings | None) -> RtDrama3TTSSettings:
 
 
 def voice_options(settings: RtDrama3TTSSettings) -> VoiceOptions:
-    """The same as the client takes them."""
+    """Converts the settings to the client's options."""
     found = {name: getattr(settings, name) for name in _NAMES}
     return cast(VoiceOptions, {name: value for name, value in found.items() if is_given(value)})

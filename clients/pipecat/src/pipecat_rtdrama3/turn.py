@@ -1,4 +1,4 @@
-"""Turn: the text of one audio context, on its way to the server while it is written."""
+"""Turn: the text of one audio context, sent to the server while it is written."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from rt_drama3_client import EarlyStart
-from rt_drama3_client.sources import Piece
+from rt_drama3_client.sources import Part
 from rt_drama3_client.written import find_segment
 
-AHEAD = 1_000  # pieces of text that may wait; then the pipeline does
+AHEAD = 1_000  # parts of text that may wait; then the pipeline blocks
 
 
 class Turn:
-    """What Pipecat speaks in one audio context: the answer of a language model, or one sentence.
+    """The text of one audio context: the answer of a language model, or one sentence.
 
     Args:
-        context_id: of the audio context.
+        context_id: id of the audio context.
         early_words: see ``EarlyStart``.
 
     Attributes:
@@ -30,21 +30,21 @@ class Turn:
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._early = EarlyStart(early_words)
-        self._waiting: asyncio.Queue[Piece | None] = asyncio.Queue(AHEAD)
+        self._waiting: asyncio.Queue[Part | None] = asyncio.Queue(AHEAD)
         self._over = False
-        self._written = ""  # and not heard yet
+        self._written = ""  # written, but not heard yet
 
     async def write(self, text: str) -> None:
-        """Adds text; waits while much of it is not sent yet. Nothing happens once it is over."""
+        """Adds text; blocks while too much of it is unsent. Does nothing after the end."""
         self._written += text
         for piece in self._early.split(text):
             if not self._over and not self.ended.is_set():
                 await self._waiting.put(piece)
 
     def hear(self, text: str) -> str:
-        """A segment of the server's as it was written, line breaks included."""
+        """Returns a segment of the server as it was written, including line breaks."""
         found = find_segment(text, self._written)
-        if found is None:  # the server speaks something else
+        if found is None:  # not in the text
             return text
         self._written = self._written[found.end() :]
         return found[0]
@@ -57,12 +57,12 @@ class Turn:
                 await self._waiting.put(None)
 
     def drop(self) -> None:
-        """It failed: what is written from now on goes nowhere, and nobody waits for room."""
+        """Marks it as failed: later text is dropped, and writers are released."""
         self._over = True
         while not self._waiting.empty():
             self._waiting.get_nowait()
 
-    async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """The text, for the client."""
+    async def parts(self) -> AsyncGenerator[Part, None]:
+        """Yields the text for the client."""
         while (piece := await self._waiting.get()) is not None:
             yield piece

@@ -1,4 +1,4 @@
-"""Client of an rt-drama3 speech server: speech while the text is still being written.
+"""Client for an rt-drama3 speech server: streams speech while the text is still being written.
 
 with Client("http://127.0.0.1:8035") as client:
     for chunk in client.speak("Hello there."):

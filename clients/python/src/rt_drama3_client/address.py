@@ -1,4 +1,4 @@
-"""Where the server is, and what a connection to it is allowed to take."""
+"""The server's address, and the client's settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SECURE = {"http": False, "ws": False, "https": True, "wss": True}
 
 @dataclass(frozen=True)
 class Address:
-    """A server.
+    """The address of a server.
 
     Attributes:
-        secure: whether TLS is spoken.
-        host: with the port, as in a URL.
-        prefix: path before ``/v1``, without a slash at its end.
-        loopback: whether it is this machine, which no proxy could reach.
+        secure: whether to use TLS.
+        host: host and port, as in a URL.
+        prefix: path before ``/v1``, without a trailing slash.
+        loopback: whether it is this machine, which is never reached through a proxy.
     """
 
     secure: bool
@@ -36,7 +36,7 @@ class Address:
 
     @property
     def stream(self) -> str:
-        """URL of the native dialect."""
+        """URL of the native WebSocket protocol."""
         return f"{'wss' if self.secure else 'ws'}://{self.host}{self.prefix}/v1/stream"
 
     def http(self, path: str) -> str:
@@ -45,23 +45,24 @@ class Address:
 
 
 def read_address(url: str | None) -> Address:
-    """An address as people write it: ``host:port``, ``http://...``, ``wss://.../v1/stream``.
+    """Parses an address such as ``host:port``, ``http://...`` or ``wss://.../v1/stream``.
 
     Args:
-        url: None takes the environment's ``RT_DRAMA3_CLIENT_URL``, else this machine's server.
+        url: None uses the environment variable ``RT_DRAMA3_CLIENT_URL``, else this machine's
+            server.
 
     Raises:
         UsageError: it is not the address of a server.
     """
     text = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    if "@" in text:  # not shown: a password may be in it
+    if "@" in text:  # not shown: it may contain a password
         raise UsageError(
-            "the address is not to hold a user name or a password; pass a key as api_key "
-            f"(--api-key, or {KEY_VARIABLE}) and write the address like {DEFAULT_URL}."
+            "the address must not contain a user name or a password; pass a key as api_key "
+            f"(--api-key, or {KEY_VARIABLE}) and use an address like {DEFAULT_URL}."
         )
-    bare = re.split(r"[?#]", text, maxsplit=1)[0]  # a query may hold a key
+    bare = re.split(r"[?#]", text, maxsplit=1)[0]  # a query may contain a key
     shown = repr(bare) if bare == text else f"{bare!r} and a query or fragment"
-    wanted = f"the address is {shown}; write it like {DEFAULT_URL}."
+    wanted = f"invalid address {shown}: use one like {DEFAULT_URL}."
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         host, port = parts.hostname, parts.port
@@ -79,38 +80,39 @@ def read_address(url: str | None) -> Address:
 
 
 def read_key(key: str | None) -> str | None:
-    """The key, or that of the environment's ``RT_DRAMA3_CLIENT_API_KEY``.
+    """Returns the key, or the value of the environment variable ``RT_DRAMA3_CLIENT_API_KEY``.
 
     Raises:
         UsageError: it cannot be sent in a header.
     """
     found = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
     if found is not None and not (found.isascii() and found.isprintable()):
-        raise UsageError("the API key has characters that a header cannot carry.")
+        raise UsageError("the API key has characters that are not allowed in a header.")
     return found
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a client behaves; all times in seconds.
+    """Timeouts and limits of a client; all times in seconds.
 
     Attributes:
-        connect_timeout: for a connection, handshake included; each attempt has as long.
-        timeout: without a word of a server that owes one: an answer to ``start``, audio once the
-            text is complete, or room for what is sent.
-        cancel_timeout: for the answer to a cancel; then the connection is given up.
-        queue_timeout: the same while others are in front.
-        ping_seconds: between pings where nothing comes; a peer that leaves one unanswered for as
-            long counts as gone.
+        connect_timeout: for each attempt to connect, including the handshake.
+        timeout: for a server that owes a response: to ``start``, audio once the text is complete,
+            or room for what is sent.
+        cancel_timeout: for the response to a cancel; then the connection is dropped.
+        queue_timeout: like ``timeout``, while the utterance is queued.
+        ping_seconds: interval of pings while nothing arrives; a peer that does not respond to one
+            for as long is considered dead.
         close_timeout: for the close handshake.
-        attempts: of an utterance before its first audio, in all; 1: it is never tried again.
-        backoff: before the second attempt; it doubles, up to 2 s.
-        ready_timeout: since its first attempt, for a server that says when to ask again
-            (``Retry-After``; it is starting, or full): it is asked then, beyond ``attempts``.
-        buffer_bytes: audio of an utterance that waits here to be taken; beyond it the server waits.
-        max_idle: connections that are kept for later.
-        proxy: True takes the system's, None none; or the address of one.
-        tls: for certificates that the system does not know.
+        attempts: maximum number of attempts of an utterance before its first audio; 1 disables
+            retries.
+        backoff: delay before the second attempt; it doubles, up to 2 s.
+        ready_timeout: how long to retry, from the first attempt, while a server that is starting or
+            full says when to retry (``Retry-After``); these retries do not count as ``attempts``.
+        buffer_bytes: audio of an utterance that is buffered here; beyond it the server waits.
+        max_idle: number of idle connections that are kept open.
+        proxy: True for the system's proxy, None for none, or the address of one.
+        tls: context for certificates that the system does not trust.
     """
 
     connect_timeout: float = 10.0
@@ -133,7 +135,7 @@ class Settings:
             *("ping_seconds", "attempts", "buffer_bytes"),
         ):
             if not getattr(self, name) > 0:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0.")
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be greater than 0.")
         for name in ("backoff", "ready_timeout", "max_idle"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must not be negative.")

@@ -1,11 +1,10 @@
-"""Audio into files: formats by name, and headers of WAV and FLAC with true sizes."""
+"""Writes audio files: formats by extension, and correct sizes in WAV and FLAC headers."""
 
 from __future__ import annotations
 
 import os
 import struct
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from rt_drama3_client.errors import UsageError
@@ -21,36 +20,36 @@ FORMATS = {
     ".aac": "aac",
 }
 _HEADER = 44  # bytes of the server's WAV header
-_FLAC_TOTAL = 21  # where STREAMINFO's 36 bits of samples begin, in the lower half of a byte
-_MOST = 0xFFFF_FFFF - 36  # bytes of audio that a WAV header can tell
+_FLAC_TOTAL = 21  # offset of the 36-bit sample count in STREAMINFO, from the lower half of a byte
+_MAX_SIZE = 0xFFFF_FFFF - 36  # bytes of audio that a WAV header can state
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """The format that a file's name asks for.
+    """Returns the format of a file by its extension.
 
     Raises:
-        UsageError: none.
+        UsageError: the extension is not supported.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         known = ", ".join(FORMATS)
-        raise UsageError(f"{os.fspath(path)} has no ending that names a format; known: {known}.")
+        raise UsageError(f"{os.fspath(path)} has no supported extension; use {known}.")
     return FORMATS[suffix]
 
 
-def check_fits(path: str | os.PathLike[str], asked: str) -> None:
-    """Refuses a file whose name promises another format than was asked for.
+def check_fits(path: str | os.PathLike[str], requested: str) -> None:
+    """Refuses a file whose extension does not match the requested format.
 
     Raises:
-        UsageError: it does.
+        UsageError: it does not match.
     """
-    named = FORMATS.get(Path(path).suffix.lower(), asked)
-    if asked != named and not (named == "pcm" and asked == "pcm_f32"):
-        raise UsageError(f"{os.fspath(path)} would hold {named}, and {asked} was asked for.")
+    named = FORMATS.get(Path(path).suffix.lower(), requested)
+    if requested != named and not (named == "pcm" and requested == "pcm_f32"):
+        raise UsageError(f"{os.fspath(path)} would hold {named}, but {requested} was requested.")
 
 
 def with_sizes(audio: bytes) -> bytes:
-    """Audio whose WAV header, where it has one, tells its true sizes."""
+    """Returns audio with correct sizes in its WAV header, if it has one."""
     sizes = _sizes(audio[:_HEADER], len(audio))
     if sizes is None:
         return audio
@@ -59,32 +58,32 @@ def with_sizes(audio: bytes) -> bytes:
 
 
 def _sizes(header: bytes, total: int) -> tuple[bytes, bytes] | None:
-    """The two size fields of a streamed WAV; None for anything else."""
+    """Returns the two size fields of a streamed WAV; None for anything else."""
     streamed = header[:4] == b"RIFF" and header[8:16] == b"WAVEfmt " and header[36:40] == b"data"
-    if not streamed or len(header) < _HEADER or total - _HEADER > _MOST:
+    if not streamed or len(header) < _HEADER or total - _HEADER > _MAX_SIZE:
         return None
     return struct.pack("<I", total - 8), struct.pack("<I", total - _HEADER)
 
 
 def _flac_total(header: bytes, samples: int) -> bytes | None:
-    """The samples of a streamed FLAC for its header; None for anything else."""
+    """Returns the sample count of a streamed FLAC for its header; None for anything else."""
     if header[:4] != b"fLaC" or len(header) < _FLAC_TOTAL + 5 or not 0 < samples < 1 << 36:
         return None
     return (header[_FLAC_TOTAL] >> 4 << 36 | samples).to_bytes(5, "big")
 
 
 class AudioFile:
-    """A file that audio is written into as it comes; a context manager.
+    """A file that audio is written to as it arrives; a context manager.
 
-    The file is not touched before there is audio. Leaving the block writes the true sizes, also
-    when an error leaves it: what came is kept.
+    The file is not touched before there is audio. Leaving the block writes the correct sizes, also
+    on an exception: what was received is kept.
 
     Args:
-        path: replaced when it exists.
+        path: path of the file; an existing one is replaced.
 
     Attributes:
-        samples: of what was written, for the header of a FLAC; 0 where it is not known, as of one
-            that was cut short.
+        samples: number of samples for the header of a FLAC; 0 if unknown, for example when the
+            audio is incomplete.
 
     Raises:
         OSError: it cannot be written.
@@ -98,7 +97,7 @@ class AudioFile:
         self._size = 0
 
     def write(self, audio: bytes) -> None:
-        """Appends audio, and hands it to the system so that a reader can follow."""
+        """Appends audio and flushes it, so that a reader can follow."""
         if self._file is None:
             self._file = open(self._path, "wb")  # noqa: SIM115 - closed by __exit__
         if len(self._head) < _HEADER:
@@ -108,26 +107,21 @@ class AudioFile:
         self._file.flush()
 
     def complete(self) -> None:
-        """All of it came; a file without audio is made, too."""
+        """Marks the audio as complete; creates the file if there was no audio."""
         if self._file is None:
             self.write(b"")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is None:
             return
         with self._file as file:
             sizes = _sizes(self._head, self._size)
             if sizes is not None and file.seekable():
-                for place, field in zip((4, 40), sizes, strict=True):
-                    file.seek(place)
+                for offset, field in zip((4, 40), sizes, strict=True):
+                    file.seek(offset)
                     file.write(field)
             total = _flac_total(self._head, self.samples)
             if total is not None and file.seekable():

@@ -1,7 +1,7 @@
-"""``rt-drama3-client``: speak a line, a pipe or what is typed; play, save, pipe on, measure.
+"""``rt-drama3-client``: speaks an argument or standard input; plays, saves, pipes or measures it.
 
-Exit codes: 0 spoken, 1 refused or failed, 2 wrong arguments, 3 no server, 4 broken off in the
-middle of the audio, 130 interrupted, 141 nobody reads the pipe, 143 terminated.
+Exit codes: 0 success, 1 refused or failed, 2 invalid arguments, 3 no server, 4 failed in the middle
+of the audio, 130 interrupted, 141 closed pipe, 143 terminated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rt_drama3_client.errors import ClientError, ConnectFailed, UsageError
 from rt_drama3_client.measure import TEXT, measure
 from rt_drama3_client.messages import AudioChunk, Ready
 from rt_drama3_client.options import FORMAT_NAMES
-from rt_drama3_client.sources import FLUSH, Piece
+from rt_drama3_client.sources import FLUSH, Part
 from rt_drama3_client.speaker import Speaker
 from rt_drama3_client.sync import Client, Speech
 
@@ -31,7 +31,7 @@ SPEECH_OPTIONS = (
     *("voice", "sample_rate", "bitrate", "seed", "temperature", "top_p", "top_k"),
     *("max_seconds", "gain_db", "guidance", "steering"),
 )
-BLOCK = 65_536  # bytes read from standard input at once
+BLOCK = 65_536  # bytes read from standard input per call
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,17 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         parser.error(str(error))
     except BrokenPipeError:
-        # What is left in the buffer would fail once more at the exit.
+        # Otherwise flushing the buffer at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except ConnectFailed as error:
-        return _say(f"error: {error}", 3)
+        return _print_stderr(f"error: {error}", 3)
     except ClientError as error:
-        return _say(f"error: {error}", 4 if error.received.messages else 1)
+        return _print_stderr(f"error: {error}", 4 if error.received.messages else 1)
     except OSError as error:
-        return _say(f"error: {error}", 1)
+        return _print_stderr(f"error: {error}", 1)
     except KeyboardInterrupt:
-        return _say("stopped", 130)
+        return _print_stderr("stopped", 130)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -66,13 +66,13 @@ def _parser() -> argparse.ArgumentParser:
         "rt-drama3-client", description="Speaks through an rt-drama3 server.", allow_abbrev=False
     )
     add = parser.add_argument
-    add("text", nargs="?", help="what to say; - reads standard input while it is written")
+    add("text", nargs="?", help="text to speak; - reads standard input while it is written")
     add("-o", "--out", help="file to write (.wav .mp3 .opus .flac .aac .pcm), or - for a pipe")
-    add("--format", choices=FORMAT_NAMES, help="default: by the file's name; wav into a pipe")
-    add("--by", choices=("line", "word"), default="line", help="how standard input is spoken")
-    add("--device", help="number or name of the output device")
+    add("--format", choices=FORMAT_NAMES, help="default: by the file's extension; wav for a pipe")
+    add("--by", choices=("line", "word"), default="line", help="how standard input is sent")
+    add("--device", help="index or name of the output device")
     add("--url", help=f"server; default: ${URL_VARIABLE}, then this machine")
-    add("--api-key", help=f"others on this machine can see it; better: ${KEY_VARIABLE}")
+    add("--api-key", help=f"visible to other users of this machine; prefer ${KEY_VARIABLE}")
     add("--timeout", type=float, default=30.0, help="seconds to wait for the server (30)")
     add("--voice", help="name of a stored voice")
     add("--sample-rate", type=int, help="Hz")
@@ -81,8 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--temperature", type=float, help="0 is greedy")
     add("--top-p", type=float)
     add("--top-k", type=int)
-    add("--max-seconds", type=float, help="stop after so much speech")
-    add("--gain-db", type=float, help="louder or softer, -20 to 20")
+    add("--max-seconds", type=float, help="limit of the duration in seconds")
+    add("--gain-db", type=float, help="gain in dB, -20 to 20")
     add("--guidance", type=float, help="how strongly [directions] are followed, 0 (off) to 20")
     add(
         "--steer",
@@ -90,11 +90,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_steering,
         dest="steering",
         metavar="NAME=STRENGTH",
-        help="a steering vector of the server's; may be given several times",
+        help="a steering vector of the server; repeatable",
     )
-    add("--json", action="store_true", help="figures as JSON on stdout (stderr with --out -)")
-    add("--measure", type=int, metavar="N", help="speak N times and tell how fast it was")
-    add("--barge-in", action="store_true", help="with --measure: cancels, too")
+    add("--json", action="store_true", help="print metrics as JSON to stdout (stderr with --out -)")
+    add("--measure", type=int, metavar="N", help="speak N times and report latency and speed")
+    add("--barge-in", action="store_true", help="with --measure: also measure cancels")
     add("--voices", action="store_true", help="list the stored voices")
     add("--models", action="store_true", help="list the models")
     add("--version", action="version", version=f"rt-drama3-client {__version__}")
@@ -108,7 +108,7 @@ def _steering(given: str) -> tuple[str, float]:
             return name, float(strength)
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"{given!r} is not NAME=STRENGTH, such as excited=1.5")
+    raise argparse.ArgumentTypeError(f"{given!r} is not NAME=STRENGTH, e.g. excited=1.5")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -119,11 +119,11 @@ def _run(options: argparse.Namespace) -> int:
     if options.measure is not None:
         return _measure(options, settings, speech_options)
     if options.barge_in:
-        raise UsageError("--barge-in is measured: add --measure N.")
+        raise UsageError("--barge-in requires --measure N.")
     if options.text is None:
-        raise UsageError("there is no text; give some, or - to read standard input.")
+        raise UsageError("no text was given; pass some, or - to read standard input.")
     speech_options["format"] = _format(options)
-    text = _typed(options.by) if options.text == "-" else options.text
+    text = _standard_input(options.by) if options.text == "-" else options.text
     with Client(options.url, api_key=options.api_key, settings=settings) as client:
         speech = client.speak(text, **speech_options)
         with _target(options) as target:
@@ -134,32 +134,32 @@ def _run(options: argparse.Namespace) -> int:
                     target.write(event)
             if isinstance(target, AudioFile) and speech.done is not None:
                 target.samples = speech.done.sent.samples
-        return _tell(options, speech)
+        return _report(options, speech)
 
 
 def _format(options: argparse.Namespace) -> str:
-    """What to ask the server for."""
-    asked: str | None = options.format
+    """Returns the format to request from the server."""
+    requested: str | None = options.format
     if options.out is None:
-        if asked not in (None, "pcm"):
-            raise UsageError(f"--format {asked} cannot be played; add --out FILE.")
+        if requested not in (None, "pcm"):
+            raise UsageError(f"--format {requested} cannot be played; add --out FILE.")
         return "pcm"
     if options.out == "-":
-        return asked or "wav"
-    if asked is None:
+        return requested or "wav"
+    if requested is None:
         return format_of(options.out)
-    check_fits(options.out, asked)
-    return asked
+    check_fits(options.out, requested)
+    return requested
 
 
 class _Target(Protocol):
-    """Where audio goes."""
+    """Destination of the audio."""
 
     def begin(self, rate: int) -> None:
-        """The server is about to speak."""
+        """Called before the first audio."""
 
     def write(self, audio: bytes) -> object:
-        """Audio came."""
+        """Writes audio."""
 
 
 class _Pipe:
@@ -180,7 +180,7 @@ class _File(AudioFile):
 
 
 class _Card(AbstractContextManager["_Card"]):
-    """The sound card, which is opened while the server makes the first audio."""
+    """The sound card, which is opened while the server generates the first audio."""
 
     def __init__(self, device: str | None) -> None:
         self._device = device
@@ -206,12 +206,12 @@ def _target(options: argparse.Namespace) -> AbstractContextManager[_Target]:
         return nullcontext(_Pipe(sys.stdout.buffer))
     folder = os.path.dirname(options.out)
     if folder and not os.path.isdir(folder):
-        raise UsageError(f"{folder} is not a folder; create it first.")
+        raise UsageError(f"{folder} is not a directory; create it first.")
     return _File(options.out)
 
 
-def _tell(options: argparse.Namespace, speech: Speech) -> int:
-    """What it was like; for people on stderr."""
+def _report(options: argparse.Namespace, speech: Speech) -> int:
+    """Prints the metrics: JSON, or text to stderr."""
     done, timings, ready = speech.done, speech.timings, speech.ready
     assert done is not None
     assert ready is not None
@@ -227,7 +227,7 @@ def _tell(options: argparse.Namespace, speech: Speech) -> int:
         "complete": done.complete,
         "connect_ms": round(1e3 * timings.connect, 3),
         "first_audio_ms": None if first is None else round(1e3 * first, 3),
-        "worst_underrun_ms": round(1e3 * timings.playback.worst_gap, 3),
+        "worst_underrun_ms": round(1e3 * timings.playback.worst_underrun, 3),
         "server": dict(timings.server),
     }
     if options.json:
@@ -235,26 +235,27 @@ def _tell(options: argparse.Namespace, speech: Speech) -> int:
         file.write(json.dumps(facts) + "\n")
         return 0
     if first is None:
-        return _say("there was nothing to speak in the text", 0)
+        return _print_stderr("the text had no speakable content", 0)
     what = "spoke" if options.out in (None, "-") else f"wrote {options.out}:"
-    _say(
+    _print_stderr(
         f"{what} {done.sent.seconds:.2f} s at {ready.sample_rate} Hz, first audio after "
         f"{1e3 * first:.0f} ms, seed {done.seed}",
         0,
     )
     for notice in ready.notices:
-        _say(f"note: {notice}", 0)
-    return 0 if done.complete else _say("the speech was cut by its length limit", 0)
+        _print_stderr(f"note: {notice}", 0)
+    return 0 if done.complete else _print_stderr("the speech reached its length limit", 0)
 
 
-def _measure(options: argparse.Namespace, settings: Settings, asked: dict[str, Any]) -> int:
+def _measure(options: argparse.Namespace, settings: Settings, requested: dict[str, Any]) -> int:
     if options.measure < 1:
         raise UsageError(f"--measure is {options.measure}; it must be at least 1.")
     if options.out is not None or options.text == "-" or options.format not in (None, "pcm"):
-        raise UsageError("--measure takes pcm of a text from the command line, without --out.")
+        raise UsageError("--measure needs a text argument and pcm, without --out.")
     text = options.text or TEXT
     work = measure(
-        *(options.url, options.api_key, settings, text, options.measure, options.barge_in), asked
+        *(options.url, options.api_key, settings, text, options.measure, options.barge_in),
+        requested,
     )
     report = asyncio.run(work)
     shown = json.dumps(report.as_json()) if options.json else report.table()
@@ -271,19 +272,19 @@ def _list(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _typed(by: str) -> Iterator[Piece]:
-    """Standard input as it comes: whole lines, each spoken at once, or single words."""
-    decoder, place, rest = codecs.getincrementaldecoder("utf-8")(), 0, ""
+def _standard_input(by: str) -> Iterator[Part]:
+    """Yields standard input as it arrives: lines, each flushed immediately, or words."""
+    decoder, offset, rest = codecs.getincrementaldecoder("utf-8")(), 0, ""
     while True:
-        # Not through sys.stdin: a thread that waits in it would keep the process from exiting.
+        # Not sys.stdin: a thread blocked in it would keep the process from exiting.
         block = os.read(0, BLOCK)
         try:
             rest += decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise UsageError(
-                f"standard input is not UTF-8 text (near byte {place + error.start}); convert it."
+                f"standard input is not UTF-8 text (near byte {offset + error.start}); convert it."
             ) from error
-        place += len(block)
+        offset += len(block)
         if by == "line":
             *lines, rest = rest.split("\n")
             for line in lines:
@@ -300,10 +301,10 @@ def _typed(by: str) -> Iterator[Piece]:
 
 
 def _terminated(*_: object) -> None:
-    """A polite stop leaves by exception, so that files are closed with their true sizes."""
+    """Exits by exception on SIGTERM, so that files are closed with correct sizes."""
     sys.exit(143)
 
 
-def _say(message: str, code: int) -> int:
+def _print_stderr(message: str, code: int) -> int:
     sys.stderr.write(message + "\n")
     return code

@@ -1,11 +1,10 @@
-"""AsyncClient: speech, voices and models of one server, over connections that are kept."""
+"""AsyncClient: speech, voices and models of one server, over pooled connections."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
 from rt_drama3_client import routes
@@ -21,19 +20,19 @@ from rt_drama3_client.speech import AsyncSpeech
 
 
 class AsyncClient:
-    """A client of one server; ``async with``, or ``close`` it in the end.
+    """A client of one server. Use it with ``async with``, or call ``close``.
 
-    It belongs to the event loop that it is first used on. Utterances may overlap: each has a
-    connection to itself, and connections are used again.
+    It belongs to the event loop of its first use. Utterances may overlap: each has its own
+    connection while it is spoken, and connections are reused.
 
     Args:
-        url: ``http://host:port`` (or https, ws, wss), a path prefix included; default: the
-            environment's ``RT_DRAMA3_CLIENT_URL``, then ``http://127.0.0.1:8035``.
-        api_key: default: the environment's ``RT_DRAMA3_CLIENT_API_KEY``.
-        settings: timeouts and bounds.
+        url: ``http://host:port`` (or https, ws, wss), optionally with a path prefix; default: the
+            environment variable ``RT_DRAMA3_CLIENT_URL``, then ``http://127.0.0.1:8035``.
+        api_key: default: the environment variable ``RT_DRAMA3_CLIENT_API_KEY``.
+        settings: timeouts and limits.
 
     Raises:
-        UsageError: the address, the key or a setting is impossible.
+        UsageError: the address, the key or a setting is not valid.
     """
 
     def __init__(
@@ -52,12 +51,12 @@ class AsyncClient:
         """Speaks a text, or text that is still being written.
 
         Args:
-            text: a string, or an iterable (asynchronous or not) of pieces as a language model
-                writes them; ``FLUSH`` among them speaks what there is at once.
+            text: a string, or an iterable (asynchronous or not) of parts, such as tokens of a
+                language model; ``FLUSH`` among them speaks the text so far immediately.
             options: see ``Options``.
 
         Raises:
-            UsageError: that is no text, or an option is unknown.
+            UsageError: it is not text, or an option is unknown.
         """
         check_source(text)
         return AsyncSpeech(self._pool, self._settings, text, options)
@@ -71,7 +70,7 @@ class AsyncClient:
         return AsyncSpeech(self._pool, self._settings, None, options)
 
     async def connect(self) -> float:
-        """Opens a connection ahead of the first utterance; returns the seconds that it took.
+        """Opens a connection before the first utterance; returns the seconds it took.
 
         Raises:
             ClientError: it cannot be opened.
@@ -81,10 +80,10 @@ class AsyncClient:
         return 0.0 if reused else connection.seconds
 
     async def ping(self) -> Pong:
-        """There and back, and the server's clock.
+        """Measures the round trip, and returns the server's clock.
 
         Raises:
-            ClientError: no connection, or no answer.
+            ClientError: there is no connection, or no response.
         """
         connection, _ = await self._pool.acquire()
         try:
@@ -93,44 +92,39 @@ class AsyncClient:
             self._pool.release(connection)
 
     async def voices(self) -> list[Voice]:
-        """The stored voices. Raises ``ClientError``, as the next ones do."""
+        """Returns the stored voices. Raises ``ClientError``, like the next methods."""
         return await asyncio.to_thread(routes.voices, *self._http())
 
     async def add_voice(self, name: str, clips: Sequence[Clip]) -> Voice:
-        """Stores a voice: clips of it, each with what is said in it, ``(text, audio)``.
+        """Stores a voice from clips and their transcripts, ``(text, audio)``.
 
         Args:
-            name: to ask for it with; one of that name is replaced.
-            clips: audio is the bytes of a file, a ``Path`` to it, or its URL where the server
-                fetches those; maps as among ``references`` will do, too.
+            name: its name; an existing voice of that name is replaced.
+            clips: audio is the bytes of a file, a ``Path`` to it, or its URL if the server fetches
+                URLs; maps as in ``references`` are accepted as well.
 
         Raises:
             UsageError: the name or the clips cannot be sent.
-            ClientError: no answer, or it was refused.
+            ClientError: there was no response, or the request was refused.
         """
         return await asyncio.to_thread(routes.add_voice, *self._http(), name, clips)
 
     async def delete_voice(self, name: str) -> None:
-        """Forgets a voice."""
+        """Deletes a voice."""
         await asyncio.to_thread(routes.delete_voice, *self._http(), name)
 
     async def models(self) -> list[str]:
-        """Names of the models that are served."""
+        """Returns the names of the served models."""
         return await asyncio.to_thread(routes.models, *self._http())
 
     async def close(self) -> None:
-        """Ends all connections, and what is spoken on them."""
+        """Closes all connections and ends their utterances."""
         await self._pool.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _http(self) -> tuple[Address, str | None, Settings]:
@@ -138,14 +132,14 @@ class AsyncClient:
 
 
 class _Pool:
-    """Connections that are idle, last used first; see ``speech.Pool``."""
+    """Idle connections, most recently used first; see ``outgoing.Pool``."""
 
     def __init__(self, address: Address, key: str | None, settings: Settings) -> None:
         self._address = address
         self._key = key
         self._settings = settings
         self._idle: list[Connection] = []
-        # One that ended by itself is held by nobody else.
+        # Weak, since nothing else holds a connection that has ended by itself.
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False

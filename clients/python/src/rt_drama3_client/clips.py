@@ -1,4 +1,4 @@
-"""Clips, turns and takes: as people hand them over, and as the messages have them."""
+"""Converts clips, turns and takes from the forms that callers use to message fields."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, TypeAlias
 from rt_drama3_client.errors import UsageError
 from rt_drama3_client.messages import Take
 
-# The bytes of an audio file, a path to one, or the URL of one where the server fetches those.
+# The bytes of an audio file, a path to one, or the URL of one if the server fetches URLs.
 Audio: TypeAlias = bytes | os.PathLike[str] | str
 Clip: TypeAlias = tuple[str, Audio] | Mapping[str, Any]
-MOST_BYTES = 64 << 20  # of a file; a server takes less
-_PAIR = "write [(text, audio)], with the bytes of an audio file or a Path to one"
+MAX_BYTES = 64 << 20  # of a file; servers accept less
+_PAIR = "use [(text, audio)], with the bytes of an audio file or a Path to one"
 
 
 def as_clips(clips: Sequence[Clip]) -> list[dict[str, Any]]:
-    """Clips of a voice.
+    """Converts the clips of a voice.
 
     Raises:
-        UsageError: there is none, or one cannot be sent.
+        UsageError: there are none, or one cannot be sent.
     """
     found = [_reference(clip, f"clips[{n}]") for n, clip in enumerate(_each(clips, "clips"))]
     if not found:
@@ -31,10 +31,10 @@ def as_clips(clips: Sequence[Clip]) -> list[dict[str, Any]]:
 
 
 def as_lists(options: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """``references``, ``history`` and ``previous_takes``, where they were given.
+    """Converts ``references``, ``history`` and ``previous_takes``, if given.
 
     Raises:
-        UsageError: an entry has none of the forms that are known, or its file cannot be read.
+        UsageError: an entry has an unknown form, or its file cannot be read.
     """
     forms = {"references": _reference, "history": _turn, "previous_takes": _previous_take}
     return {
@@ -46,7 +46,7 @@ def as_lists(options: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 def _each(given: object, name: str) -> Sequence[object]:
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
-        raise UsageError(f"{name} is a {type(given).__name__}; a list is needed.")
+        raise UsageError(f"{name} is a {type(given).__name__}; a list is required.")
     return given
 
 
@@ -61,13 +61,13 @@ def _reference(one: object, what: str) -> dict[str, Any]:
 def _turn(one: object, what: str) -> dict[str, Any]:
     if isinstance(one, Take):
         return {"text": one.text, "vq_codes": one.vq_codes}
-    return _map(one, what, "a Take is needed, or a map with text and vq_codes")
+    return _map(one, what, "use a Take, or a map with text and vq_codes")
 
 
 def _previous_take(one: object, what: str) -> dict[str, Any]:
     if isinstance(one, Take):
         return one.as_field()
-    return _map(one, what, "a Take is needed, or a map with text and codes or audio")
+    return _map(one, what, "use a Take, or a map with text and codes or audio")
 
 
 def _map(one: object, what: str, wanted: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _map(one: object, what: str, wanted: str) -> dict[str, Any]:
 
 
 def _audio(audio: object, what: str) -> bytes | str:
-    """Bytes of a file, or a URL for the server."""
+    """Returns the bytes of a file, or a URL for the server."""
     if isinstance(audio, bytes | bytearray | memoryview):
         return bytes(audio)
     if isinstance(audio, os.PathLike):
@@ -104,11 +104,11 @@ def _audio(audio: object, what: str) -> bytes | str:
 def _read(path: os.PathLike[str], what: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            audio = file.read(MOST_BYTES + 1)
+            audio = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"the audio of {what} cannot be read: {error}.") from error
-    if len(audio) > MOST_BYTES:
+    if len(audio) > MAX_BYTES:
         raise UsageError(
-            f"the audio of {what} has more than {MOST_BYTES >> 20} MiB; send a clip of speech."
+            f"the audio of {what} exceeds {MAX_BYTES >> 20} MiB; send a clip of speech."
         )
     return audio

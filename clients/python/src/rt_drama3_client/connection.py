@@ -1,4 +1,4 @@
-"""Connection: one WebSocket to /v1/stream; what comes goes to whoever speaks on it just now."""
+"""Connection: one WebSocket to /v1/stream, which passes messages to the current utterance."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ from rt_drama3_client.errors import (
 from rt_drama3_client.messages import Pong, ServerMessage, pack, unpack
 
 MAX_MESSAGE = 4 << 20  # bytes; only a take of hours would be larger
-# What a proxy or load balancer says in place of a server.
+# Status codes of a proxy or load balancer in front of the server.
 _CODES = {401: "unauthorized", 403: "forbidden", 404: "no_such_route", 429: "overloaded"}
-_STRANGE = frozenset((400, 404, 405, 426, 501))  # of one that knows no such route
+_NO_ROUTE = frozenset((400, 404, 405, 426, 501))  # from servers that do not have this route
 
 
 class Listener(Protocol):
-    """An utterance, as its connection sees it."""
+    """Receives the messages of an utterance."""
 
     async def take(self, name: str | None, message: ServerMessage) -> None:
-        """A message came, about the utterance of that name; waits while there is no room."""
+        """Handles a message about the utterance with that id; blocks while there is no room."""
 
     def lost(self, error: ClientError) -> None:
-        """The connection ended."""
+        """Handles the end of the connection."""
 
 
 class Connection:
-    """An open connection. Use ``Connection.open``; one utterance at a time is spoken on it.
+    """An open connection, for one utterance at a time. Use ``Connection.open``.
 
     Attributes:
-        seconds: that opening it took.
-        listener: gets what comes.
+        seconds: time it took to open.
+        listener: receives the messages.
         failure: why it ended; None while it is open.
     """
 
@@ -66,7 +66,7 @@ class Connection:
         self.failure: ClientError | None = None
         self._socket = socket
         self._settings = settings
-        self._last_words: ServerError | None = None
+        self._final_error: ServerError | None = None
         self._numbers = itertools.count(1)
         self._pings: dict[object, tuple[float, asyncio.Future[Pong]]] = {}
         self._reader = asyncio.create_task(self._read(), name="rt-drama3-client reader")
@@ -76,9 +76,9 @@ class Connection:
         """Connects.
 
         Raises:
-            ConnectFailed: nobody answers there, or not as a server of this kind.
+            ConnectFailed: there is no server, or it is not of this kind.
             ServerError: the server refused.
-            UsageError: the address or proxy is impossible.
+            UsageError: the address or proxy is not valid.
         """
         began = time.perf_counter()
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -88,7 +88,7 @@ class Connection:
                 address.stream,
                 additional_headers=headers,
                 user_agent_header="rt-drama3-client",
-                compression=None,  # audio does not shrink, and waiting for a compressor is latency
+                compression=None,  # audio does not compress, and compressing adds latency
                 open_timeout=settings.connect_timeout,
                 close_timeout=settings.close_timeout,
                 ping_interval=None,  # see _next
@@ -98,13 +98,13 @@ class Connection:
             )
         except InvalidStatus as error:
             raise _refused(error, address) from error
-        except InvalidProxy as error:  # its own message shows the proxy, and a password in it
+        except InvalidProxy as error:  # its message contains the proxy, perhaps with a password
             raise UsageError(f"the proxy cannot be used: {error.msg}.") from None
         except (InvalidURI, ImportError) as error:  # socks needs another package
             raise UsageError(f"{address.stream} cannot be connected to: {error}.") from error
         except TimeoutError as error:
             took = f"{settings.connect_timeout:g} s"
-            raise ConnectFailed(f"{address.host} did not answer within {took}.") from error
+            raise ConnectFailed(f"{address.host} did not respond within {took}.") from error
         except (OSError, EOFError, InvalidHandshake, UnicodeError) as error:
             raise connect_failed(address, error) from error
         return cls(socket, settings, time.perf_counter() - began)
@@ -112,13 +112,13 @@ class Connection:
     @property
     def alive(self) -> bool:
         """Whether an utterance can begin on it."""
-        return self.failure is None and self._last_words is None
+        return self.failure is None and self._final_error is None
 
     async def send(self, message: bytes) -> None:
         """Sends one message.
 
         Raises:
-            ClientError: the connection is lost, or took nothing for too long and is lost now.
+            ClientError: the connection is lost, or accepted nothing for too long and was dropped.
         """
         if self.failure is not None:
             raise self.failure
@@ -126,24 +126,24 @@ class Connection:
             async with asyncio.timeout(self._settings.timeout):
                 await self._socket.send(message)
         except ConnectionClosed as closed:
-            # The reader knows why once it has read all that came, unless nobody takes that.
+            # The reader knows the reason once it has read everything, unless it is blocked.
             await asyncio.wait((self._reader,), timeout=self._settings.close_timeout)
             self._end(_lost(closed))
             self._raise_failure()
         except TimeoutError:
             took = f"{self._settings.timeout:g} s"
-            self.abort(ServerSilent(f"the server took nothing for {took}."))
+            self.abort(ServerSilent(f"the server accepted nothing for {took}."))
             self._raise_failure()
         except asyncio.CancelledError:
-            # Nobody can tell how much of the message went out.
+            # It is unknown how much of the message was sent.
             self.abort(ConnectionLost("sending was interrupted."))
             raise
 
     async def ping(self) -> Pong:
-        """Asks for the server's clock; the answer comes behind the audio that is on its way.
+        """Requests the server's clock; the response arrives after audio that is in transit.
 
         Raises:
-            ClientError: no answer.
+            ClientError: there was no response.
         """
         number = next(self._numbers)
         answer: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
@@ -159,17 +159,17 @@ class Connection:
             answer.cancel()
 
     def abort(self, error: ClientError) -> None:
-        """Ends it at once, for a reason."""
+        """Drops the connection immediately."""
         self._end(error)
         self._socket.transport.abort()
 
     async def close(self) -> None:
-        """Says goodbye and waits until the socket and the reader are gone."""
+        """Closes the connection and waits until the socket and the reader have ended."""
         busy = self.listener is not None
         self._end(ClientClosed("the client was closed."))
         self._reader.cancel()
         await asyncio.wait((self._reader,))
-        if busy:  # a polite close would wait behind audio that nobody reads
+        if busy:  # a close handshake would wait behind unread audio
             self._socket.transport.abort()
         await self._socket.close()
         await self._socket.wait_closed()
@@ -182,21 +182,21 @@ class Connection:
                 if isinstance(message, Pong):
                     self._answer(message)
                 elif isinstance(message, ServerError) and message.scope == "connection":
-                    self._last_words = message  # the close that follows says no more
+                    self._final_error = message  # the close that follows has no more details
                 elif message is not None and self.listener is not None:
                     await self.listener.take(name, message)
         except ConnectionClosed as closed:
-            self._end(self._last_words or _lost(closed))
+            self._end(self._final_error or _lost(closed))
         except BadServerMessage as error:
             self.abort(error)
         finally:
             self._end(ConnectionLost("the connection ended."))
 
     async def _next(self) -> bytes | str:
-        """The next message; notices a peer that is gone without a word.
+        """Returns the next message; detects a peer that has disappeared.
 
-        Pings go out only while this waits: a listener that takes its time must not look like a
-        server that is gone, as it would to the pings of the WebSocket library.
+        Pings are sent only while this waits: a slow listener must not look like a dead server, as
+        it would to the pings of the WebSocket library.
         """
         pong: asyncio.Future[float] | None = None
         while True:
@@ -206,7 +206,7 @@ class Connection:
             except TimeoutError:
                 if pong is not None and not pong.done():
                     took = f"{2 * self._settings.ping_seconds:g} s"
-                    self.abort(ConnectionLost(f"nothing came for {took}, no answer to a ping."))
+                    self.abort(ConnectionLost(f"nothing arrived for {took}, not even a pong."))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.ping_seconds):
                         pong = cast("asyncio.Future[float]", await self._socket.ping())
@@ -233,21 +233,21 @@ class Connection:
 
 def _lost(closed: ConnectionClosed) -> ConnectionLost:
     if closed.rcvd is None:
-        return ConnectionLost("the connection broke.")
+        return ConnectionLost("the connection was lost.")
     reason = f" {closed.rcvd.reason!r}" if closed.rcvd.reason else ""
     return ConnectionLost(f"the server closed the connection ({closed.rcvd.code}{reason}).")
 
 
 def _refused(error: InvalidStatus, address: Address) -> ClientError:
-    """A handshake that was answered with an HTTP error."""
+    """Converts an HTTP error during the handshake."""
     response = error.response
     return refusal(response.status_code, response.headers, response.body or b"", address)
 
 
 def connect_failed(address: Address, error: BaseException | str) -> ConnectFailed:
-    """Why no connection could be opened, as an error of this package."""
+    """Converts a failure to connect into an error of this package."""
     what = f"{address.host} cannot be connected to"
-    if isinstance(error, ssl.SSLCertVerificationError):  # its errno is none of the system's
+    if isinstance(error, ssl.SSLCertVerificationError):  # its errno is not a system error
         return ConnectFailed(
             f"{what}: its certificate is not trusted ({error.verify_message}).",
             remedy="Check the certificate and the name in it, or pass Settings(tls=...).",
@@ -255,46 +255,48 @@ def connect_failed(address: Address, error: BaseException | str) -> ConnectFaile
         )
     if isinstance(error, ssl.SSLError):
         return ConnectFailed(
-            f"{what}: it does not speak TLS as asked ({error.reason or error}).",
-            remedy="Write http:// where the server has no TLS, or check its port.",
+            f"{what}: the TLS handshake failed ({error.reason or error}).",
+            remedy="Use http:// if the server has no TLS, or check its port.",
             retriable=False,
         )
     number = getattr(error, "errno", None)
-    said = os.strerror(number) if number and number > 0 else str(error)
+    reason = os.strerror(number) if number and number > 0 else str(error)
     broken = address.secure and isinstance(error, ConnectionResetError | EOFError)
-    remedy = "Write http:// where the server has no TLS, or check that it runs." if broken else None
-    return ConnectFailed(f"{what}: {said or 'the connection was closed'}.", remedy=remedy)
+    remedy = (
+        "Use http:// if the server has no TLS, or check that it is running." if broken else None
+    )
+    return ConnectFailed(f"{what}: {reason or 'the connection was closed'}.", remedy=remedy)
 
 
 def refusal(
     status: int, headers: Mapping[str, str], body: bytes | bytearray, address: Address
 ) -> ClientError:
-    """An HTTP answer that was not asked for as an error of this package, whoever answered."""
+    """Converts an unexpected HTTP response, of the server or a proxy, into an error."""
     if status < 400:
         return BadServerMessage(
-            f"{address.host} is not an rt-drama3 server: it answered with HTTP status {status}."
+            f"{address.host} is not an rt-drama3 server: it responded with HTTP status {status}."
         )
     try:
-        said = json.loads(bytes(body))
+        found = json.loads(bytes(body))
     except ValueError:
-        said = {}
-    said = said if isinstance(said, dict) else {}
+        found = {}
+    fields = found if isinstance(found, dict) else {}
 
     def text(name: str) -> str:
-        value = said.get(name)
+        value = fields.get(name)
         return value if isinstance(value, str) else ""
 
     code = text("code") or _CODES.get(status, "not_ready" if status >= 500 else "bad_request")
-    strange = not text("code") and status in _STRANGE
+    foreign = not text("code") and status in _NO_ROUTE
     error = server_error(
         code,
-        text("message") or f"{address.host} answered with HTTP status {status}.",
-        remedy=text("remedy") or (BadServerMessage.remedy if strange else ""),
-        retriable=bool(said.get("retriable", status in (408, 429) or status >= 500)),
+        text("message") or f"{address.host} responded with HTTP status {status}.",
+        remedy=text("remedy") or (BadServerMessage.remedy if foreign else ""),
+        retriable=bool(fields.get("retriable", status in (408, 429) or status >= 500)),
         request_id=text("request_id") or text("id") or headers.get("x-request-id"),
         scope="request",
     )
     wait = headers.get("retry-after", "")
-    if wait.isascii() and wait.isdigit() and len(wait) < 10:  # a date is not understood
+    if wait.isascii() and wait.isdigit() and len(wait) < 10:  # dates are not supported
         error.retry_after = float(wait)
     return error

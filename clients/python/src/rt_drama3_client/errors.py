@@ -1,4 +1,4 @@
-"""Every error of the client: what happened, whether to try again, and what to do about it."""
+"""The client's errors: what happened, whether to retry, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Received:
-    """What had come of an utterance when it ended early.
+    """What was received of an utterance that ended early.
 
     Attributes:
-        messages: with audio.
-        samples: they stand for, at the output rate.
-        seconds: the same as time.
-        text: the pieces of text whose audio had begun.
-        audio: the audio itself, where ``read`` was collecting it; whoever iterates has it already.
+        messages: number of audio messages.
+        samples: their samples, at the output rate.
+        seconds: their duration.
+        text: the segments whose audio had begun.
+        audio: the audio itself, if ``read`` was collecting it; None when iterating.
     """
 
     messages: int = 0
@@ -28,12 +28,12 @@ class ClientError(Exception):
     """Base of all errors of this package.
 
     Attributes:
-        code: a word for programs.
+        code: a stable identifier.
         message: what was wrong, with the value.
         remedy: what to do about it; may be empty.
         retriable: whether the same request may succeed later or elsewhere.
-        request_id: what the server calls the utterance in its logs; None where it has no name.
-        received: what had come of the utterance before.
+        request_id: the utterance's id in the server's logs; None if it has none.
+        received: what was received of the utterance before.
     """
 
     code = "client_error"
@@ -60,51 +60,51 @@ class ClientError(Exception):
     def __str__(self) -> str:
         parts = [self.message, self.remedy]
         if self.received.messages:
-            parts.append(f"{self.received.seconds:.2f} s of audio had come.")
+            parts.append(f"{self.received.seconds:.2f} s of audio were received.")
         if self.request_id:
             parts.append(f"(request {self.request_id})")
         return " ".join(part for part in parts if part)
 
 
 class UsageError(ClientError, ValueError):
-    """The client was called in a way that cannot work; nothing was sent."""
+    """The client was called with invalid arguments; nothing was sent."""
 
     code = "usage"
 
 
 class ConnectFailed(ClientError, ConnectionError):  # noqa: N818 - the name is the condition
-    """No connection could be opened."""
+    """The connection could not be opened."""
 
     code = "connect_failed"
-    remedy = "Check the address, and that the server runs."
+    remedy = "Check the address, and that the server is running."
     retriable = True
 
 
 class ConnectionLost(ClientError, ConnectionError):  # noqa: N818
-    """The connection ended in the middle."""
+    """The connection was lost during an utterance."""
 
     code = "connection_lost"
-    remedy = "Speak again what was not heard."
+    remedy = "Repeat the part that was not heard."
     retriable = True
 
 
 class ServerSilent(ClientError, TimeoutError):  # noqa: N818
-    """The server did not answer in time."""
+    """The server did not respond in time."""
 
     code = "timeout"
-    remedy = "Try again, or raise the timeout."
+    remedy = "Try again, or increase the timeout."
     retriable = True
 
 
 class BadServerMessage(ClientError):  # noqa: N818
-    """What came is not a message of the protocol."""
+    """The server sent something that is not a message of the protocol."""
 
     code = "bad_server_message"
-    remedy = "Check that the address is an rt-drama3 server, and that its version fits."
+    remedy = "Check that the address is an rt-drama3 server of a compatible version."
 
 
 class SpeechCancelled(ClientError):  # noqa: N818
-    """The utterance was cancelled while somebody still pushed text or read its audio."""
+    """The utterance was cancelled while text was pushed or its audio was read."""
 
     code = "cancelled"
 
@@ -113,15 +113,15 @@ class ClientClosed(ClientError):  # noqa: N818
     """The client was closed."""
 
     code = "closed"
-    remedy = "Make another client."
+    remedy = "Create a new client."
 
 
 class ServerError(ClientError):
-    """The server refused or failed; subclasses tell the common kinds.
+    """The server refused the request or failed; there are subclasses for common kinds.
 
     Attributes:
-        scope: what it ended: ``message``, ``utterance``, ``connection`` or ``request`` (HTTP).
-        retry_after: seconds after which to ask again; None where the server did not say.
+        scope: what was ended: ``message``, ``utterance``, ``connection`` or ``request`` (HTTP).
+        retry_after: seconds to wait before retrying; None if the server did not say.
     """
 
     scope = "utterance"
@@ -129,11 +129,11 @@ class ServerError(ClientError):
 
 
 class BadRequest(ServerError):  # noqa: N818
-    """Something in the request is wrong; sending it again will not help."""
+    """The request is invalid; sending it again will not help."""
 
 
 class UnknownVoice(BadRequest):
-    """No voice of that name is stored."""
+    """There is no stored voice of that name."""
 
 
 class AccessDenied(ServerError):  # noqa: N818
@@ -141,23 +141,23 @@ class AccessDenied(ServerError):  # noqa: N818
 
 
 class Overloaded(ServerError):  # noqa: N818
-    """More is asked of the server, or of this connection, than can be served now."""
+    """The server, or this connection, is at capacity."""
 
 
 class Unavailable(ServerError):  # noqa: N818
-    """The server is starting or stopping, its engine failed, or its operator stopped the speech."""
+    """The server is starting or stopping, its engine failed, or an operator stopped the speech."""
 
 
 class TooSlow(ServerError):  # noqa: N818
-    """The audio was not read as fast as it is played, and the server ended it."""
+    """The audio was read more slowly than real time, and the server ended it."""
 
 
 class IdleTooLong(ServerError):  # noqa: N818
-    """The connection was not used for long."""
+    """The connection was idle for too long."""
 
 
 class ServerFailed(ServerError):  # noqa: N818
-    """A fault of the server; its operator finds more under the request id."""
+    """An internal error of the server; its logs have details under the request id."""
 
 
 _KINDS: dict[type[ServerError], tuple[str, ...]] = {
@@ -187,7 +187,7 @@ def server_error(
     request_id: str | None = None,
     scope: str = "utterance",
 ) -> ServerError:
-    """The error of the class that fits the code; ``ServerError`` itself for an unknown one."""
+    """Returns the error of the class for a code; ``ServerError`` itself for an unknown one."""
     kind = _BY_CODE.get(code, ServerError)
     error = kind(message, code=code, remedy=remedy, retriable=retriable, request_id=request_id)
     error.scope = scope

@@ -1,4 +1,4 @@
-"""Inbox: what the server says about one utterance, kept until somebody takes it, within bounds."""
+"""Inbox: a bounded buffer of the server's messages about one utterance."""
 
 from __future__ import annotations
 
@@ -22,62 +22,62 @@ from rt_drama3_client.messages import (
 )
 from rt_drama3_client.timings import Timings
 
-MOST_SEGMENTS: Final = 1_000  # that are remembered
-EVENT_BYTES: Final = 256  # what an event without audio counts in the buffer
+MAX_SEGMENTS: Final = 1_000  # remembered
+EVENT_BYTES: Final = 256  # size of an event without audio in the buffer
 
 
 class Inbox:
     """The receiving side of an utterance.
 
     Args:
-        most: bytes that may wait; beyond it the connection is not read.
-        ended: called when nothing more comes of the utterance and its connection is free, with
-            whether that can be used again.
+        limit: bytes that may be buffered; beyond it the connection is not read.
+        ended: called when the utterance has ended and its connection is free, with whether that can
+            be reused.
 
     Attributes:
-        ready, done, cancelled: those messages, when they came.
-        segments: the last ones.
-        position: in the queue; 0 when its turn has come.
-        failure: what ended it early, perhaps only this attempt.
-        stopped: it was cancelled here; nothing more is handed out.
-        begun: audio came.
-        spoken: characters of the text whose audio began.
-        timings: of it.
+        ready, done, cancelled: these messages, once received.
+        segments: the latest segments.
+        position: position in the queue; 0 when its turn has come.
+        failure: the error that ended it early, or ended this attempt.
+        stopped: whether it was cancelled locally; no more events are returned.
+        begun: whether audio was received.
+        spoken: characters of the text whose audio has begun.
+        timings: its timings.
     """
 
-    def __init__(self, most: int, ended: Callable[[bool], None]) -> None:
+    def __init__(self, limit: int, ended: Callable[[bool], None]) -> None:
         self.ready: Ready | None = None
         self.done: Done | None = None
         self.cancelled: Cancelled | None = None
-        self.segments: deque[Segment] = deque(maxlen=MOST_SEGMENTS)
+        self.segments: deque[Segment] = deque(maxlen=MAX_SEGMENTS)
         self.position = 0
         self.failure: ClientError | None = None
         self.stopped = False
         self.begun = False
         self.spoken = 0
         self.timings = Timings()
-        self.patient = False  # gaps before a new piece of text are no fault
+        self.patient = False  # underruns before a new segment do not count: its text was late
         self._started = 0.0
         self._events: deque[Event] = deque()
         self._size = 0
-        self._most = most
+        self._limit = limit
         self._ended = ended
         self._messages = self._bytes = self._samples = 0
         self._new_text = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def rate(self) -> int:
-        """Of the output, Hz; 0 before it is known."""
+        """Output rate in Hz; 0 before it is known."""
         return 0 if self.ready is None else self.ready.sample_rate
 
     @property
     def request_id(self) -> str | None:
-        """What the server calls the utterance."""
+        """The utterance's id at the server."""
         return None if self.ready is None else self.ready.id
 
     def start(self) -> None:
-        """An attempt begins: what one before it left is forgotten."""
+        """Starts an attempt and discards what the previous one left."""
         self._started = time.perf_counter()
         self.ready = self.failure = None
         self.position = self.spoken = 0
@@ -85,46 +85,46 @@ class Inbox:
         self._clear()
 
     def stop(self) -> None:
-        """Hands nothing out any more, and takes what comes without keeping it."""
+        """Stops returning events, and discards incoming ones."""
         self.stopped = True
         self._clear()
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
-        """Wakes whoever waits."""
-        self._news.set()
-        self._news = asyncio.Event()
+    def notify(self) -> None:
+        """Wakes all waiters."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    async def news(self, seconds: float | None) -> None:
+    async def wait(self, seconds: float | None) -> None:
         """Waits until something changes.
 
         Raises:
-            TimeoutError: nothing did.
+            TimeoutError: nothing changed in time.
         """
         async with asyncio.timeout(seconds):
-            await self._news.wait()
+            await self._changed.wait()
 
     def pop(self) -> Event | None:
-        """What came first; None where nothing waits."""
+        """Removes and returns the oldest event, or None."""
         if not self._events:
             return None
         event = self._events.popleft()
         self._size -= _size(event)
-        self.tell()
+        self.notify()
         return event
 
     def sent(self) -> Sent:
-        """Audio that came."""
+        """Returns totals of the audio received."""
         seconds = self._samples / self.rate if self.rate else 0.0
         return Sent(self._messages, self._bytes, self._samples, round(seconds, 3))
 
     def received(self, audio: bytes | None = None) -> Received:
-        """What came, for an error."""
+        """Returns what was received, for an error."""
         sent, text = self.sent(), tuple(segment.text for segment in self.segments)
         return Received(sent.messages, sent.samples, sent.seconds, text, audio)
 
     def outcome(self) -> Cancelled:
-        """What came of it in the end, as far as is known here."""
+        """Returns the result of a cancel, as far as it is known."""
         if self.done is not None:
             done = self.done
             return Cancelled(done.id, done.frames, done.sent.seconds, done.sent, finished=True)
@@ -135,20 +135,20 @@ class Inbox:
         return Cancelled(self.request_id, 0, sent.seconds, sent, acknowledged=not begun)
 
     def lost(self, error: ClientError) -> None:
-        """The connection ended; see ``Listener``."""
+        """Handles the end of the connection; see ``Listener``."""
         if self.failure is None:
             self.failure = error
         self._ended(False)
-        self.tell()
+        self.notify()
 
     async def take(self, name: str | None, message: ServerMessage) -> None:
-        """A message came; see ``Listener``."""
+        """Handles a message; see ``Listener``."""
         if isinstance(message, Ready):
             self.ready = message
             self.timings.ready = time.perf_counter() - self._started
             self._keep(message)
         elif name is not None and self.ready is not None and name != self.ready.id:
-            return  # of an utterance before
+            return  # of an earlier utterance
         elif isinstance(message, ServerError):
             self._take_error(message)
         elif isinstance(message, Cancelled):
@@ -166,13 +166,13 @@ class Inbox:
         elif isinstance(message, Queued):
             self.position = message.position
             self._keep(message)
-        self.tell()
-        while self._size > self._most and not self.stopped:
-            await self._news.wait()
+        self.notify()
+        while self._size > self._limit and not self.stopped:
+            await self._changed.wait()
 
     def _take_error(self, error: ServerError) -> None:
         if self.stopped:
-            return  # the answer to the cancel comes all the same
+            return  # the response to the cancel is still to come
         if error.request_id is None:
             error.request_id = self.request_id
         self.failure = error
@@ -182,10 +182,10 @@ class Inbox:
     def _take_done(self, done: Done) -> None:
         self.timings.server = done.timings
         self.timings.total = time.perf_counter() - self._started
-        if self.stopped:  # the answer to the cancel is still to come
+        if self.stopped:  # the response to the cancel is still to come
             self.done = done
             return
-        if self.failure is None:  # else a part of its text was refused: that is no good end
+        if self.failure is None:  # otherwise part of its text was refused: not a success
             self.done = done
             self._keep(done)
         self._ended(True)

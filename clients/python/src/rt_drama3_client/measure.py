@@ -1,4 +1,4 @@
-"""``rt-drama3-client --measure``: what a listener gets from this server, in milliseconds."""
+"""``rt-drama3-client --measure``: latency and speed as a listener experiences them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ TEXT = "Thank you for calling. Your order has been shipped and should arrive on 
 
 @dataclass(frozen=True)
 class Run:
-    """One utterance; milliseconds but for ``rtf`` and ``seconds``.
+    """One utterance; milliseconds, except for ``rtf`` and ``seconds``.
 
     Attributes:
-        connect: to open a connection.
-        first_audio: from ``start`` sent, over the open connection, to the first sample here.
-        first_audible: to the moment at which a player that began with it plays the first sample
-            above -40 dBFS; None where there is none.
-        rtf: time from start to end, by duration of the audio.
-        worst_underrun: longest silence of that player for want of audio.
-        seconds: of audio.
+        connect: time to open a connection.
+        first_audio: from sending ``start``, over the open connection, to the first sample.
+        first_audible: to the time at which a player that starts with it plays the first sample
+            above -40 dBFS; None if there is none.
+        rtf: time from start to end, divided by the duration of the audio.
+        worst_underrun: longest underrun of that player.
+        seconds: duration of the audio.
     """
 
     connect: float
@@ -44,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Report:
-    """Runs, and milliseconds from ``cancel`` to the server's answer where that was measured."""
+    """Runs, and milliseconds from ``cancel`` to the server's response, if measured."""
 
     model: str
     sample_rate: int
@@ -52,18 +52,18 @@ class Report:
     barge_in: list[float]
 
     def as_json(self) -> dict[str, Any]:
-        """For ``json.dumps``."""
+        """Returns it for ``json.dumps``."""
         return {**asdict(self), "summary": {name: _sum(v) for name, v in self._columns().items()}}
 
     def table(self) -> str:
-        """For people."""
+        """Returns it as a text table."""
         lines = [f"{self.model}, {self.sample_rate} Hz, {len(self.runs)} utterances"]
         lines.append(f"{'':22}{'p50':>9}{'p95':>9}{'worst':>9}")
         for name, values in self._columns().items():
             if values:
                 unit = "" if name == "rtf" else " ms"
-                figures = "".join(f"{value:9.2f}" for value in _sum(values).values())
-                lines.append(f"{name.replace('_', ' ') + unit:22}{figures}")
+                columns = "".join(f"{value:9.2f}" for value in _sum(values).values())
+                lines.append(f"{name.replace('_', ' ') + unit:22}{columns}")
         return "\n".join(lines)
 
     def _columns(self) -> dict[str, list[float]]:
@@ -84,9 +84,9 @@ async def measure(
     barge_in: bool,
     options: Mapping[str, Any],
 ) -> Report:
-    """Speaks a text so many times, one after the other, each over a connection of its own.
+    """Speaks a text ``times`` times in sequence, each over its own connection.
 
-    One utterance before them is not counted: it warms what is cold.
+    One warm-up utterance before them is not counted.
 
     Raises:
         ClientError: an utterance failed, or had no audio.
@@ -101,23 +101,23 @@ async def measure(
             chunks = [chunk async for chunk in speech]
             playback, timings, ready = speech.timings.playback, speech.timings, speech.ready
             if timings.first_audio is None or timings.total is None or ready is None:
-                raise ClientError("there is nothing to measure: the text gave no audio.")
+                raise ClientError("nothing to measure: the text produced no audio.")
             model, rate = ready.model, ready.sample_rate
             seconds = sum(chunk.samples for chunk in chunks) / rate
             audible = _first_audible(chunks, rate)
             if audible is not None:
                 audible += timings.first_audio
-            times_ms = (connect, timings.first_audio, audible, playback.worst_gap)
-            figures = [None if value is None else 1e3 * value for value in times_ms]
+            times_ms = (connect, timings.first_audio, audible, playback.worst_underrun)
+            values = [None if value is None else 1e3 * value for value in times_ms]
             if number:
-                runs.append(_run(figures, timings.total / seconds, seconds))
+                runs.append(_run(values, timings.total / seconds, seconds))
             if barge_in and number:
                 cancels.append(await _barge_in(client, text, options))
     return Report(model, rate, runs, cancels)
 
 
-def _run(figures: Sequence[float | None], rtf: float, seconds: float) -> Run:
-    connect, first, audible, gap = (None if v is None else round(v, 3) for v in figures)
+def _run(values: Sequence[float | None], rtf: float, seconds: float) -> Run:
+    connect, first, audible, gap = (None if v is None else round(v, 3) for v in values)
     assert connect is not None
     assert first is not None
     assert gap is not None
@@ -134,16 +134,16 @@ async def _barge_in(client: AsyncClient, text: str, options: Mapping[str, Any]) 
 
 
 def _first_audible(chunks: Sequence[AudioChunk], rate: int) -> float | None:
-    """Seconds from the first sample that is played to the first that is heard."""
+    """Returns the seconds from the first sample to the first audible one, in playback."""
     ends = chunks[0].arrived
     for chunk in chunks:
         samples = array.array("h", bytes(chunk))
         if sys.byteorder == "big":
             samples.byteswap()
         begins = max(ends, chunk.arrived)
-        for place, sample in enumerate(samples):
+        for index, sample in enumerate(samples):
             if abs(sample) >= AUDIBLE:
-                return begins + place / rate - chunks[0].arrived
+                return begins + index / rate - chunks[0].arrived
         ends = begins + len(samples) / rate
     return None
 

@@ -1,4 +1,4 @@
-"""The messages of the native dialect: what goes out as bytes, what comes in as objects."""
+"""Messages of the native protocol: outgoing as bytes, incoming as objects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Ready:
     """The server accepted the utterance.
 
     Attributes:
-        id: names it, in the server's logs as well.
-        model, voice: that speak.
+        id: its id, also used in the server's logs.
+        model, voice: names of the model and voice.
         format, content_type, sample_rate, bitrate: of the audio; rate in Hz.
-        frame_ms: milliseconds of audio that the model makes at once.
-        limits: that the server keeps, by name.
+        frame_ms: milliseconds of audio per frame of the model.
+        limits: the server's limits, by name.
         ignored: fields of the request that the server does not know.
-        notices: words on what cannot be honoured.
+        notices: warnings about options without effect.
     """
 
     id: str
@@ -43,14 +43,14 @@ class Ready:
 
 @dataclass(frozen=True)
 class Queued:
-    """So many utterances are in front of this one."""
+    """The utterance is queued; ``position`` others are in front of it."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class Segment:
-    """From sample ``first_sample`` on, at the output rate, this piece of the text is heard."""
+    """A segment of the text, which starts at sample ``first_sample``, at the output rate."""
 
     index: int
     text: str
@@ -58,16 +58,15 @@ class Segment:
 
 
 class AudioChunk(bytes):
-    """Audio of one message: bytes, with where they belong.
+    """The audio of one message: bytes with their position.
 
     Attributes:
-        seq: counts from 0 within the utterance.
-        first_sample: place of its first sample in the utterance, at the output rate.
-        samples: how many it brings (for encoded audio: how many went into the encoder).
-        arrived: when it came, by ``time.perf_counter``.
-        stamps: the server's, in milliseconds since it accepted the utterance; empty unless the
-            utterance was asked for with ``timings=True``, and for the end that a resampler or an
-            encoder had held back.
+        seq: message number, from 0 within the utterance.
+        first_sample: position of its first sample in the utterance, at the output rate.
+        samples: number of samples (for encoded audio: that went into the encoder).
+        arrived: time of arrival, by ``time.perf_counter``.
+        stamps: the server's timestamps, in milliseconds since it accepted the utterance; empty
+            without ``timings=True``, and for the tail that a resampler or encoder had held back.
     """
 
     seq: int
@@ -78,7 +77,7 @@ class AudioChunk(bytes):
 
     @classmethod
     def make(cls, fields: _Fields, arrived: float) -> Self:
-        """From the fields of an ``audio`` message."""
+        """Creates it from the fields of an ``audio`` message."""
         chunk = cls(fields.get("audio", bytes))
         chunk.seq = fields.get("seq", int)
         chunk.first_sample = fields.get("first_sample", int)
@@ -90,7 +89,7 @@ class AudioChunk(bytes):
 
 @dataclass(frozen=True)
 class Sent:
-    """Audio that the server sent; ``samples`` at the output rate."""
+    """Totals of the audio that the server sent; ``samples`` at the output rate."""
 
     messages: int = 0
     bytes: int = 0
@@ -100,15 +99,15 @@ class Sent:
 
 @dataclass(frozen=True)
 class Take:
-    """What was spoken, to go on from: it can be one of the next ``previous_takes``.
+    """A finished take to continue from: pass it in the ``previous_takes`` of later utterances.
 
-    Its ``vq_codes`` can also be those of a reference or of the history.
+    Its ``vq_codes`` can also be used in a reference or in the history.
 
     Attributes:
-        num_codebooks, frames: of the codes.
-        vq_codes: uint16 little-endian, ``[num_codebooks, frames]``, row by row.
-        text: that was spoken.
-        family, schema: of which models, and how it is written; empty where the server did not say.
+        num_codebooks, frames: shape of the codes.
+        vq_codes: uint16 little-endian, ``[num_codebooks, frames]``, row-major.
+        text: its text.
+        family, schema: model family and format; empty if the server did not state them.
     """
 
     num_codebooks: int
@@ -119,25 +118,25 @@ class Take:
     schema: str = ""
 
     def as_field(self) -> dict[str, Any]:
-        """As one of ``previous_takes`` in a message."""
-        marks = {"family": self.family, "schema": self.schema}
-        said = {name: value for name, value in marks.items() if value}
-        return {"text": self.text, "vq_codes": self.vq_codes, **said}
+        """Returns it as an entry of ``previous_takes`` in a message."""
+        origin = {"family": self.family, "schema": self.schema}
+        known = {name: value for name, value in origin.items() if value}
+        return {"text": self.text, "vq_codes": self.vq_codes, **known}
 
 
 @dataclass(frozen=True)
 class Done:
-    """All of it was spoken and sent.
+    """The utterance is complete.
 
     Attributes:
-        id: of the utterance.
-        frames: of the model.
-        segments: pieces of text.
-        seed: that gives the same speech again.
-        complete: false where a length limit cut it.
-        sent: in all.
-        timings: the server's; ``rtf`` is a ratio, the others are milliseconds.
-        take: where it was asked for.
+        id: id of the utterance.
+        frames: frames generated by the model.
+        segments: number of segments.
+        seed: seed that reproduces the speech.
+        complete: False if a length limit cut it.
+        sent: totals of the audio sent.
+        timings: the server's timings; ``rtf`` is a ratio, the others are milliseconds.
+        take: the take, if it was requested.
     """
 
     id: str
@@ -152,18 +151,18 @@ class Done:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What came of an utterance that was cancelled.
+    """The result of cancelling an utterance.
 
-    What the listener cannot have heard is ``generated_seconds`` less ``sent.seconds``, and what
-    the player still held.
+    The listener cannot have heard ``generated_seconds - sent.seconds``, nor what the player had
+    still buffered.
 
     Attributes:
-        id: of the utterance; None when it had not begun.
-        generated_frames, generated_seconds: made by the model.
+        id: id of the utterance; None if it had not begun.
+        generated_frames, generated_seconds: generated by the model.
         sent: audio that the server sent.
-        finished: it had ended by itself before.
-        acknowledged: false where the connection broke before the server answered; the figures are
-            then of what came here.
+        finished: whether it was already complete.
+        acknowledged: False if the connection was lost before the server responded; the totals are
+            then those of the client.
     """
 
     id: str | None = None
@@ -176,12 +175,12 @@ class Cancelled:
 
 @dataclass(frozen=True)
 class Pong:
-    """An answer to a ping.
+    """The response to a ping.
 
     Attributes:
-        data: that was sent.
-        server_ms: the server's clock, milliseconds.
-        seconds: there and back.
+        data: the data of the ping.
+        server_ms: the server's clock in milliseconds.
+        seconds: round-trip time.
     """
 
     data: object
@@ -194,22 +193,22 @@ ServerMessage: TypeAlias = Event | Cancelled | Pong | ServerError
 
 
 def pack(kind: str, **fields: Any) -> bytes:
-    """One outgoing message; fields that are None are left out."""
+    """Encodes one message; fields that are None are omitted."""
     message = {"type": kind, **{name: value for name, value in fields.items() if value is not None}}
     packed: bytes = msgpack.packb(message, use_bin_type=True)
     return packed
 
 
 def unpack(data: bytes | str, arrived: float) -> tuple[str | None, ServerMessage | None]:
-    """One incoming message.
+    """Decodes one message.
 
     Args:
         data: payload of a WebSocket message.
-        arrived: when it came.
+        arrived: time of arrival.
 
     Returns:
-        The id of the utterance that it is about, and the message; None for a type that is not
-        known here, which a newer server may send.
+        The id of its utterance, and the message; None for an unknown type, which a newer server
+        may send.
 
     Raises:
         BadServerMessage: it is not a message of the protocol.
@@ -243,8 +242,8 @@ def _message(kind: str, name: str | None, fields: _Fields, arrived: float) -> Se
     if kind == "done":
         return _done(fields)
     if kind == "cancelled":
-        made = _Fields(fields.get("generated", dict))
-        frames, seconds = made.get("frames", int), made.number("seconds")
+        generated = _Fields(fields.get("generated", dict))
+        frames, seconds = generated.get("frames", int), generated.number("seconds")
         return Cancelled(name, frames, seconds, _sent(fields))
     if kind == "pong":
         return Pong(fields.maybe("data", object), fields.number("server_ms"))
@@ -315,7 +314,7 @@ def _take(fields: _Fields) -> Take:
 
 
 class _Fields:
-    """A map from the server, whose fields are looked at before they are believed."""
+    """Validated access to the fields of a map from the server."""
 
     def __init__(self, found: Mapping[Any, Any]) -> None:
         self._found = found
@@ -336,5 +335,5 @@ class _Fields:
         return float(value)
 
     def _wrong(self, name: str, value: object) -> BadServerMessage:
-        kind = str(self._found.get("type", "part"))[:20]
-        return BadServerMessage(f"{name} of the server's {kind} is {value!r:.60}.")
+        kind = str(self._found.get("type", "nested map"))[:20]
+        return BadServerMessage(f"the server's {kind} has the invalid {name} {value!r:.60}.")

@@ -1,4 +1,4 @@
-"""What can be asked for an utterance, and the ``start`` message that asks for it."""
+"""The options of an utterance, and the ``start`` message."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FORMAT_NAMES: tuple[str, ...] = get_args(Format)
 
 
 class Reference(TypedDict, total=False):
-    """A clip to follow, as audio or as codes.
+    """A reference clip, as audio or as codes.
 
     Attributes:
-        text: what is said in it; may begin with ``<|speaker:n|>``.
-        audio: bytes of an audio file, a ``Path`` to one, or its URL where the server fetches those.
+        text: its transcript; may start with ``<|speaker:n|>``.
+        audio: bytes of an audio file, a ``Path`` to one, or its URL if the server fetches URLs.
         vq_codes: instead of audio: ``Take.vq_codes``, or a list of codes for every codebook.
-        speaker: 0 to 15: whose voice it is, unless the text says so itself.
+        speaker: number of the speaker, 0 to 15, unless the text has a speaker token.
     """
 
     text: Required[str]
@@ -32,20 +32,20 @@ class Reference(TypedDict, total=False):
 
 
 class Turn(TypedDict):
-    """An earlier turn of the scene: what was said and its codes."""
+    """An earlier turn of the scene: its text and codes."""
 
     text: str
     vq_codes: Codes
 
 
 class PreviousTake(TypedDict, total=False):
-    """An earlier take of the scene; a text alone is spoken first, unheard.
+    """An earlier take of the scene; one with only a text is generated first, without sending it.
 
     Attributes:
-        text: that was spoken.
-        codes, vq_codes: of it, by either name; an artefact file has ``codes``.
-        audio: instead of codes, as that of a ``Reference``.
-        family, schema, num_codebooks, frames, seed, complete: as artefacts have them.
+        text: its text.
+        codes, vq_codes: its codes, under either name; a take file has ``codes``.
+        audio: instead of codes, as in a ``Reference``.
+        family, schema, num_codebooks, frames, seed, complete: as in a take file.
     """
 
     text: Required[str]
@@ -61,7 +61,7 @@ class PreviousTake(TypedDict, total=False):
 
 
 class VoiceOptions(TypedDict, total=False):
-    """What decides how it sounds, whatever form the audio has; see ``Options``."""
+    """Options that determine the speech, but not the audio format; see ``Options``."""
 
     voice: str | None
     references: Sequence[Reference | tuple[str, Audio] | Take] | None
@@ -80,28 +80,28 @@ class VoiceOptions(TypedDict, total=False):
 
 
 class Options(VoiceOptions, total=False):
-    """Keywords of ``speak`` and ``stream``; what is left out is the server's choice.
+    """Keyword arguments of ``speak`` and ``stream``; the server has defaults for all of them.
 
     Attributes:
         voice: name of a stored voice.
-        references: clips to follow: ``(text, audio)``, or see ``Reference``. A ``Path`` is read
-            as the utterance begins; pass bytes where the event loop must not wait for a disk.
+        references: reference clips: ``(text, audio)``, or see ``Reference``. A ``Path`` is read
+            when the utterance begins; pass bytes if the event loop must not block on a disk.
         history: earlier turns of the scene, oldest first: ``Take``, or see ``Turn``.
-        previous_takes: the same, behind those, and in more forms: ``Take`` as ``done.take`` has
-            it, an artefact that was read from its file, or see ``PreviousTake``.
+        previous_takes: earlier takes, which follow the history, in more forms: ``done.take``, a
+            take loaded from its file, or see ``PreviousTake``.
         guidance: how strongly directions are followed, 0 (off) to 20.
         steering: ``(name, strength)`` of vectors in the server's data folder, -100 to 100.
         format: ``pcm`` (signed 16 bits, the default), ``pcm_f32``, ``wav``, ``mp3``, ``opus``,
             ``flac`` or ``aac``.
         sample_rate: Hz.
         bitrate: bits per second, for mp3, opus and aac.
-        quality: of resampling; ``low_latency`` or ``high``.
-        gain_db: louder or softer, -20 to 20.
-        temperature, head_temperature, top_p, top_k, repetition_aware: of sampling.
-        seed: the same one gives the same speech.
-        max_seconds: ends the speech after so much audio.
-        timings: put the server's stamps into every chunk.
-        take: put the take into ``done``.
+        quality: resampling quality; ``low_latency`` or ``high``.
+        gain_db: gain in dB, -20 to 20.
+        temperature, head_temperature, top_p, top_k, repetition_aware: sampling parameters.
+        seed: the same seed gives the same speech.
+        max_seconds: limit of the duration in seconds.
+        timings: include the server's timestamps in every chunk.
+        take: include the take in ``done``.
     """
 
     format: Format | None
@@ -117,19 +117,19 @@ _VOICE = frozenset(VoiceOptions.__annotations__)
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Refuses a misspelt keyword, which the server would only name in ``ready.ignored``.
+    """Refuses an unknown option, which the server would only list in ``ready.ignored``.
 
     Raises:
-        UsageError: it names the keyword and those that are known.
+        UsageError: an option is unknown.
     """
     _check(options, _KNOWN)
 
 
 def check_voice(options: Mapping[str, Any]) -> None:
-    """The same for ``VoiceOptions``, where somebody else decides on the form of the audio.
+    """Like ``check``, for ``VoiceOptions``: the caller determines the audio format.
 
     Raises:
-        UsageError: it names the keyword and those that are known.
+        UsageError: an option is unknown.
     """
     _check(options, _VOICE)
 
@@ -138,26 +138,26 @@ def _check(options: Mapping[str, Any], known: frozenset[str]) -> None:
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(
-            f"{', '.join(unknown)} cannot be asked for; known: {', '.join(sorted(known))}."
+            f"unknown option {', '.join(unknown)}; known options: {', '.join(sorted(known))}."
         )
 
 
 def start_message(text: str, final: bool, options: Mapping[str, Any]) -> bytes:
-    """The message that begins an utterance.
+    """Encodes the message that starts an utterance.
 
     Raises:
-        UsageError: an option holds what no message can.
+        UsageError: an option has a value that cannot be encoded.
     """
     lists = as_lists(options)
     try:
-        fields = {**options, **lists, **_directing(options)}
+        fields = {**options, **lists, **_steering(options)}
         return pack("start", version=VERSION, text=text, final=final, **fields)
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"the options cannot be sent: {error}.") from error
 
 
-def _directing(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Steering, which is pairs here and maps in the message."""
+def _steering(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts steering from pairs to the maps of the message."""
     if (steering := options.get("steering")) is None:
         return {}
     return {"steering": [{"name": name, "strength": by} for name, by in steering]}

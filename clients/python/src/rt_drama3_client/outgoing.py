@@ -1,4 +1,4 @@
-"""Outgoing: what the server is told about one utterance, on connections that may break."""
+"""Outgoing: sends one utterance's messages, and retries on another connection if it fails early."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from rt_drama3_client.errors import ClientError, ServerError, ServerSilent, Spee
 from rt_drama3_client.inbox import Inbox
 from rt_drama3_client.messages import Cancelled, pack
 
-FULL_SECONDS = 0.5  # until a full server that does not say when is asked again
-MOST_BACKOFF = 2.0  # seconds
-DOUBLINGS = 16  # of the pause, beyond which counting would only overflow
+FULL_SECONDS = 0.5  # delay before retrying at a full server that does not say when
+MAX_BACKOFF = 2.0  # seconds
+DOUBLINGS = 16  # limit of the exponent of the backoff, against overflow
 
 
 class Pool(Protocol):
-    """Where connections come from and go to."""
+    """A pool of connections."""
 
     async def acquire(self) -> tuple[Connection, bool]:
-        """A connection, and whether it was open already."""
+        """Returns a connection, and whether it was already open."""
 
     def release(self, connection: Connection) -> None:
-        """It is free."""
+        """Returns a connection to the pool."""
 
 
 class Outgoing:
     """The sending side of an utterance.
 
-    Until the first audio comes, all that the server was told is kept: where the connection breaks
-    or the server asks to try again, another one is told the same.
+    Until the first audio arrives, all messages are kept: if the connection is lost or the server
+    asks to retry, they are sent again on another connection.
 
     Attributes:
         inbox: the receiving side.
-        connection: that it is spoken on; None before and after, and between attempts.
-        failure: why it failed for good.
+        connection: the current connection; None before, after, and between attempts.
+        failure: why it failed permanently.
     """
 
     def __init__(self, pool: Pool, settings: Settings) -> None:
@@ -49,25 +49,25 @@ class Outgoing:
         self._opening: asyncio.Task[tuple[Connection, bool]] | None = None
         self._lock = asyncio.Lock()
         self._began: float | None = None  # the first attempt
-        self._bidden = 0  # attempts that the server asked for, by telling when
+        self._requested_retries = 0  # retries at a time that the server specified
         self._log: list[bytes] = []
-        self._told = 0  # messages of it, on this connection
-        self._running = False  # the server knows of the utterance, on this connection
+        self._sent = 0  # messages of the log sent on this connection
+        self._running = False  # the utterance was started on this connection
 
     @property
     def over(self) -> bool:
-        """Nothing more is to be said or heard."""
+        """True if nothing more is to be sent or received."""
         inbox = self.inbox
         return self.failure is not None or inbox.stopped or inbox.done is not None
 
     @property
     def stuck(self) -> bool:
-        """An attempt broke, or was not finished, and nobody makes another."""
+        """True if an attempt failed or is incomplete, and no other one is in progress."""
         broken = self.connection is None or self.inbox.failure is not None
         return broken and not self._lock.locked()
 
-    async def tell(self, *messages: bytes) -> None:
-        """Tells the server; where the connection broke before any audio, all of it once more.
+    async def send(self, *messages: bytes) -> None:
+        """Sends messages; if the connection was lost before any audio, sends all of them again.
 
         Raises:
             SpeechCancelled: it was cancelled.
@@ -78,16 +78,16 @@ class Outgoing:
                 raise self.failure
             self._check_stopped()
             if self.inbox.done is not None:
-                return  # a length limit ended it: what else was to be said is dropped
+                return  # a length limit ended it: further text is dropped
             self._log += messages
             try:
                 while not await self._attempt():
                     pass
             finally:
-                self.inbox.tell()
+                self.inbox.notify()
 
     def fail(self, error: ClientError) -> NoReturn:
-        """The end of it; the connection, in a state that nobody knows, goes too."""
+        """Ends the utterance with an error, and drops the connection, whose state is unknown."""
         error.received = self.inbox.received()
         if error.request_id is None:
             error.request_id = self.inbox.request_id
@@ -96,14 +96,14 @@ class Outgoing:
         if connection is not None:
             connection.listener = None
             connection.abort(error)
-        self.inbox.tell()
+        self.inbox.notify()
         raise error
 
     async def cancel(self) -> Cancelled:
-        """Stops it; ``inbox.stop`` was called before.
+        """Cancels the utterance; ``inbox.stop`` was called before.
 
         Raises:
-            ServerSilent: no answer; the connection was given up.
+            ServerSilent: there was no response; the connection was dropped.
         """
         inbox, connection = self.inbox, self.connection
         if connection is not None and self._running:
@@ -111,9 +111,9 @@ class Outgoing:
                 await connection.send(pack("cancel"))
                 async with asyncio.timeout(self._settings.cancel_timeout):
                     while inbox.cancelled is None and self.connection is not None:
-                        await inbox.news(None)
+                        await inbox.wait(None)
             except TimeoutError as error:
-                silent = ServerSilent("the server did not answer a cancel.")
+                silent = ServerSilent("the server did not respond to a cancel.")
                 connection.abort(silent)
                 raise silent from error
             except ClientError:
@@ -125,11 +125,11 @@ class Outgoing:
         return inbox.outcome()
 
     async def _attempt(self) -> bool:
-        """Tells what was not told yet; false, after a pause, where it has to be begun anew."""
+        """Sends what was not sent yet; False, after a pause, if it has to start again."""
         error = self.inbox.failure
         if error is None:
             try:
-                await self._tell_rest()
+                await self._send_rest()
             except SpeechCancelled:
                 raise
             except ServerSilent as silent:
@@ -138,23 +138,23 @@ class Outgoing:
                 error = failed
         error = error or self.inbox.failure
         if error is not None:
-            await self._make_way(error)
+            await self._wait_to_retry(error)
             return False
-        if self.inbox.begun:  # nothing of it will be told again
+        if self.inbox.begun:  # it will not be sent again
             self._log.clear()
-            self._told = 0
+            self._sent = 0
         return True
 
-    async def _tell_rest(self) -> None:
+    async def _send_rest(self) -> None:
         if self.connection is None:
             await self._connect()
-        while self._told < len(self._log) and self.connection is not None:
+        while self._sent < len(self._log) and self.connection is not None:
             self._check_stopped()
-            if self._told == 0 and not self.inbox.begun:
+            if self._sent == 0 and not self.inbox.begun:
                 self.inbox.start()
-            self._told += 1
+            self._sent += 1
             self._running = True
-            await self.connection.send(self._log[self._told - 1])
+            await self.connection.send(self._log[self._sent - 1])
 
     async def _connect(self) -> None:
         timings = self.inbox.timings
@@ -172,45 +172,45 @@ class Outgoing:
         if self.inbox.stopped:
             self._pool.release(connection)
             self._check_stopped()
-        self._told = 0
+        self._sent = 0
         self._running = False
         self.connection = connection
         connection.listener = self.inbox
 
-    async def _make_way(self, error: ClientError) -> None:
-        """Waits before another attempt, where there may be one; else raises the error."""
+    async def _wait_to_retry(self, error: ClientError) -> None:
+        """Waits before another attempt, if one is allowed; otherwise raises the error."""
         pause = self._pause(error)
         if pause is None:
             self.fail(error)
         deadline = time.monotonic() + pause
         while not self.inbox.stopped and (left := deadline - time.monotonic()) > 0:
             try:
-                await self.inbox.news(left)
+                await self.inbox.wait(left)
             except TimeoutError:
                 break
         self.inbox.failure = None
         self._check_stopped()
 
     def _pause(self, error: ClientError) -> float | None:
-        """Seconds before another attempt; None where there is to be none."""
+        """Returns the seconds before another attempt; None if there must be none."""
         settings, attempts = self._settings, self.inbox.timings.attempts
         if self.inbox.begun or not error.retriable or settings.attempts == 1:
             return None
         if isinstance(error, ServerError) and error.scope == "message":
             return None
-        asked = error.retry_after if isinstance(error, ServerError) else None
-        if asked is None and error.code == "overloaded":
-            asked = FULL_SECONDS
-        counted = attempts if asked is not None else attempts - self._bidden
+        requested = error.retry_after if isinstance(error, ServerError) else None
+        if requested is None and error.code == "overloaded":
+            requested = FULL_SECONDS
+        counted = attempts if requested is not None else attempts - self._requested_retries
         doubled = settings.backoff * 2.0 ** min(counted - 1, DOUBLINGS)
-        pause = min(MOST_BACKOFF, doubled) * random.uniform(0.75, 1.25)
-        if asked is None:
+        pause = min(MAX_BACKOFF, doubled) * random.uniform(0.75, 1.25)
+        if requested is None:
             return pause if counted < settings.attempts else None
-        pause = max(pause, asked)
+        pause = max(pause, requested)
         taken = 0.0 if self._began is None else time.monotonic() - self._began
         if taken + pause > settings.ready_timeout:
             return None
-        self._bidden += 1
+        self._requested_retries += 1
         return pause
 
     def _check_stopped(self) -> None:
@@ -218,7 +218,7 @@ class Outgoing:
             raise SpeechCancelled("the utterance was cancelled.", request_id=self.inbox.request_id)
 
     def _ended(self, reusable: bool) -> None:
-        """Its connection is free, or lost."""
+        """Releases the connection: it is free, or lost."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.listener = None

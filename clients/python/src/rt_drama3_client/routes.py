@@ -19,8 +19,8 @@ from rt_drama3_client.clips import Clip, as_clips
 from rt_drama3_client.connection import connect_failed, refusal
 from rt_drama3_client.errors import BadServerMessage, UsageError
 
-MOST = 16 << 20  # bytes of an answer
-_NAME = re.compile(r"[^\W_][\w .:@+-]{0,127}")  # as the server has it
+MAX_RESPONSE = 16 << 20  # bytes
+_NAME = re.compile(r"[^\W_][\w .:@+-]{0,127}")  # the server's rule
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Voice:
     """A stored voice.
 
     Attributes:
-        name: to ask for it with.
-        texts: what is said in its clips.
-        seconds: of its clips, together.
-        created: in seconds since 1970.
-        notices: words on what cannot be honoured; only when it is added.
+        name: its name.
+        texts: transcripts of its clips.
+        seconds: total duration of its clips.
+        created: Unix time in seconds.
+        notices: warnings; only when it is added.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Voice:
 
 def voices(address: Address, key: str | None, settings: Settings) -> list[Voice]:
     """``GET /v1/voices``."""
-    return [_voice(one) for one in _list(_ask(address, key, settings, "GET", "/v1/voices"))]
+    return [_voice(one) for one in _list(_request(address, key, settings, "GET", "/v1/voices"))]
 
 
 def add_voice(
@@ -61,22 +61,22 @@ def add_voice(
         body = msgpack.packb({"name": name, "references": references})
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"the clips cannot be sent: {error}.") from error
-    return _voice(_ask(address, key, settings, "POST", "/v1/voices", body))
+    return _voice(_request(address, key, settings, "POST", "/v1/voices", body))
 
 
 def delete_voice(address: Address, key: str | None, settings: Settings, name: str) -> None:
     """``DELETE /v1/voices/{name}``."""
     _check_name(name)
-    _ask(address, key, settings, "DELETE", f"/v1/voices/{quote(name, safe='')}")
+    _request(address, key, settings, "DELETE", f"/v1/voices/{quote(name, safe='')}")
 
 
 def models(address: Address, key: str | None, settings: Settings) -> list[str]:
     """``GET /v1/models``."""
-    found = _list(_ask(address, key, settings, "GET", "/v1/models"))
+    found = _list(_request(address, key, settings, "GET", "/v1/models"))
     return [str(model.get("id")) for model in found]
 
 
-def _ask(
+def _request(
     address: Address,
     key: str | None,
     settings: Settings,
@@ -84,12 +84,12 @@ def _ask(
     path: str,
     body: bytes | None = None,
 ) -> dict[str, Any]:
-    """One request.
+    """Sends one request.
 
     Raises:
-        ConnectFailed: no answer.
+        ConnectFailed: there was no response.
         ServerError: it was refused.
-        BadServerMessage: the answer is not HTTP, or not JSON.
+        BadServerMessage: the response is not HTTP, or not JSON.
     """
     headers = {"User-Agent": "rt-drama3-client", "Content-Type": "application/msgpack"}
     if key is not None:
@@ -105,41 +105,41 @@ def _ask(
         handlers.append(urllib.request.HTTPSHandler(context=settings.tls))
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=settings.timeout) as got:
-            answer = got.read(MOST)
+            answer = got.read(MAX_RESPONSE)
     except urllib.error.HTTPError as error:
         with error:
-            said = error.read(MOST)
+            answer = error.read(MAX_RESPONSE)
         headers = {name.lower(): value for name, value in error.headers.items()}
-        raise refusal(error.code, headers, said, address) from error
+        raise refusal(error.code, headers, answer, address) from error
     except (OSError, UnicodeError) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         raise connect_failed(address, cause) from error
     except http.client.HTTPException as error:
         raise BadServerMessage(
-            f"{address.host} did not answer with HTTP: {error!r:.80}."
+            f"{address.host} did not respond with HTTP: {error!r:.80}."
         ) from error
     try:
         found = json.loads(answer)
     except ValueError as error:
-        raise BadServerMessage(f"{path} did not answer with JSON.") from error
+        raise BadServerMessage(f"{path} did not respond with JSON.") from error
     if not isinstance(found, dict):
-        raise BadServerMessage(f"{path} did not answer with an object.")
+        raise BadServerMessage(f"{path} did not respond with an object.")
     return found
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A key is sent to the server that was named, and nowhere else."""
+    """Follows no redirects, so that the key is sent only to the given server."""
 
     def redirect_request(self, *request: object) -> None:
         return None
 
 
 def _check_name(name: str) -> None:
-    """Refuses what no voice is called, before it becomes part of a URL."""
+    """Refuses an invalid name before it becomes part of a URL."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(
-            f"the name of a voice is {name!r:.140}; it has up to 128 letters, digits, spaces and "
-            ". : @ + - _, a letter or digit first."
+            f"invalid voice name {name!r:.140}: use up to 128 letters, digits, spaces and "
+            ". : @ + - _, starting with a letter or digit."
         )
 
 
@@ -160,4 +160,4 @@ def _voice(found: dict[str, Any]) -> Voice:
             tuple(map(str, found.get("notices", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise BadServerMessage("the server's voice lacks its name or has odd fields.") from error
+        raise BadServerMessage("the server's voice has missing or invalid fields.") from error

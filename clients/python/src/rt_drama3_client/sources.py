@@ -1,4 +1,4 @@
-"""Text from wherever it comes, piece by piece, for an utterance that is already being spoken."""
+"""Text sources: strings and iterables of text, read while the utterance is being spoken."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Final, Literal, TypeAlias
 
 from rt_drama3_client.errors import UsageError
 
-PIECE = 16_384  # characters of one message
+MESSAGE_CHARACTERS = 16_384  # per text message
 
 
 class _Flush(Enum):
     FLUSH = "flush"
 
 
-# Among pieces of text: speak what there is, although the sentence is open.
+# Among parts of text: speak the text so far, although the sentence is incomplete.
 FLUSH: Final = _Flush.FLUSH
-Piece: TypeAlias = str | Literal[_Flush.FLUSH]
-TextSource: TypeAlias = str | Iterable[Piece] | AsyncIterable[Piece]
+Part: TypeAlias = str | Literal[_Flush.FLUSH]
+TextSource: TypeAlias = str | Iterable[Part] | AsyncIterable[Part]
 
 
 def check_source(source: object) -> None:
-    """Refuses what cannot be text, None in particular: it would wait for pushed text for ever.
+    """Refuses what is not text, in particular None, which would wait for pushed text forever.
 
     Raises:
-        UsageError: it says what was given.
+        UsageError: it is not text.
     """
     if source is None:
         raise UsageError("text is None; give a string, or use stream() to push text.")
@@ -39,77 +39,77 @@ def check_source(source: object) -> None:
 
 
 def cut(text: str) -> Iterator[str]:
-    """Text in pieces that fit into a message."""
-    for start in range(0, len(text), PIECE):
-        yield text[start : start + PIECE]
+    """Splits text into parts that fit into a message."""
+    for start in range(0, len(text), MESSAGE_CHARACTERS):
+        yield text[start : start + MESSAGE_CHARACTERS]
 
 
-async def pieces(source: TextSource) -> AsyncGenerator[Piece, None]:
-    """What a source gives, whatever kind of source it is.
+async def parts(source: TextSource) -> AsyncGenerator[Part, None]:
+    """Yields the parts of a source of any kind.
 
-    An iterable that is not a plain list or tuple may wait for something, a language model or a
+    An iterable that is not a plain list or tuple may block, for example on a language model or a
     keyboard, so it is read in a thread of its own. That thread cannot be interrupted while the
-    iterable waits; it ends at the next piece, and does not keep the process alive.
+    iterable blocks; it ends at the next part, and does not keep the process alive.
 
     Raises:
-        UsageError: something in it is neither text nor ``FLUSH``.
+        UsageError: a part is neither text nor ``FLUSH``.
         BaseException: whatever the source raises.
     """
     check_source(source)
     if isinstance(source, str):
         source = (source,)
     if isinstance(source, AsyncGenerator):
-        async with aclosing(source):  # so that a model stops writing when nobody listens
-            async for piece in source:
-                yield _checked(piece)
+        async with aclosing(source):  # so that a model stops when the utterance ends
+            async for part in source:
+                yield _checked(part)
     elif isinstance(source, AsyncIterable):
-        async for piece in source:
-            yield _checked(piece)
+        async for part in source:
+            yield _checked(part)
     elif isinstance(source, list | tuple):
-        for piece in source:
-            yield _checked(piece)
+        for part in source:
+            yield _checked(part)
     else:
         async with aclosing(_threaded(source)) as threaded:
-            async for piece in threaded:
-                yield _checked(piece)
+            async for part in threaded:
+                yield _checked(part)
 
 
-def _checked(piece: object) -> Piece:
-    if piece is FLUSH:
+def _checked(part: object) -> Part:
+    if part is FLUSH:
         return FLUSH
-    if not isinstance(piece, str):
-        raise UsageError(f"a piece of text is {piece!r:.60}, not a string.")
-    return piece
+    if not isinstance(part, str):
+        raise UsageError(f"a part of the text is {part!r:.60}, not a string.")
+    return part
 
 
 class _End:
-    """The source has no more, or raised ``error``."""
+    """The end of the source, or the error it raised."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
-async def _threaded(source: Iterable[Piece]) -> AsyncGenerator[Piece, None]:
-    """Reads one piece ahead at most."""
+async def _threaded(source: Iterable[Part]) -> AsyncGenerator[Part, None]:
+    """Reads the source in a thread, not more than one part ahead."""
     loop = asyncio.get_running_loop()
     wanted = threading.Semaphore(0)
     over = threading.Event()
-    came: asyncio.Queue[Piece | _End] = asyncio.Queue()
+    received: asyncio.Queue[Part | _End] = asyncio.Queue()
 
-    def tell(piece: Piece | _End) -> None:
+    def deliver(part: Part | _End) -> None:
         with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(came.put_nowait, piece)
+            loop.call_soon_threadsafe(received.put_nowait, part)
 
     def read() -> None:
         try:
-            for piece in source:
+            for part in source:
                 wanted.acquire()
                 if over.is_set():
                     return
-                tell(piece)
-            tell(_End())
-        except BaseException as error:  # it belongs to whoever gave the source
-            tell(_End(error))
+                deliver(part)
+            deliver(_End())
+        except BaseException as error:  # raised to the caller that passed the source
+            deliver(_End(error))
             if not isinstance(error, Exception):
                 raise
 
@@ -117,12 +117,12 @@ async def _threaded(source: Iterable[Piece]) -> AsyncGenerator[Piece, None]:
     try:
         while True:
             wanted.release()
-            piece = await came.get()
-            if isinstance(piece, _End):
-                if piece.error is not None:
-                    raise piece.error
+            part = await received.get()
+            if isinstance(part, _End):
+                if part.error is not None:
+                    raise part.error
                 return
-            yield piece
+            yield part
     finally:
         over.set()
         wanted.release()

@@ -1,4 +1,4 @@
-"""Speaker: the sound card, through PyAudio (the ``speaker`` extra)."""
+"""Speaker: plays through an output device with PyAudio (the ``speaker`` extra)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from rt_drama3_client.errors import ClientError
@@ -15,18 +14,18 @@ BUFFER_SECONDS = 0.02
 
 
 class SpeakerError(ClientError):
-    """The sound cannot be played."""
+    """The audio cannot be played."""
 
     code = "speaker"
     remedy = "Save it instead: --out speech.wav."
 
 
 class Speaker:
-    """Plays signed 16-bit mono PCM; a context manager, which plays to the end when left in peace.
+    """Plays signed 16-bit mono PCM; a context manager that plays to the end on a normal exit.
 
     Args:
-        rate: Hz.
-        device: number or part of the name of an output device; None takes the system's.
+        rate: sample rate in Hz.
+        device: index or part of the name of an output device; None for the system's default.
 
     Raises:
         SpeakerError: PyAudio is not installed, or the device cannot be used.
@@ -37,7 +36,7 @@ class Speaker:
             import pyaudio
         except ImportError as error:
             raise SpeakerError(
-                "playing needs PyAudio.",
+                "playback needs PyAudio.",
                 remedy="pip install 'rt-drama3-client[speaker]', or save it: --out speech.wav.",
             ) from error
         with _silent_stderr():
@@ -65,10 +64,10 @@ class Speaker:
             raise
 
     def write(self, pcm: bytes) -> None:
-        """Plays; waits while much is still to be heard.
+        """Plays; blocks while the device's buffer is full.
 
         Raises:
-            SpeakerError: the device is gone.
+            SpeakerError: the device failed.
         """
         try:
             self._stream.write(pcm)
@@ -78,16 +77,11 @@ class Speaker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, *_: object) -> None:
         try:
             if error is None:
                 self._stream.stop_stream()  # waits for the last sample
-            self._stream.close()  # drops what is left
+            self._stream.close()  # drops what is buffered
         except OSError as failed:
             if error is None:
                 raise SpeakerError(f"the sound device failed: {failed}.") from failed
@@ -98,13 +92,13 @@ class Speaker:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Sends file descriptor 2 to nowhere for a while.
+    """Redirects file descriptor 2 to the null device.
 
-    ALSA and JACK write there past ``sys.stderr``, a line or more for every card that is absent.
+    ALSA and JACK bypass ``sys.stderr`` and print lines about every missing card.
     """
     try:
         kept = os.dup(2)
-    except OSError:  # it is closed: nobody reads them
+    except OSError:  # it is closed
         yield
         return
     try:
@@ -128,4 +122,4 @@ def _find(audio: Any, device: str | None) -> int | None:
         info = audio.get_device_info_by_index(number)
         if info["maxOutputChannels"] and device.lower() in str(info["name"]).lower():
             return number
-    raise SpeakerError(f"no output device has {device!r} in its name.")
+    raise SpeakerError(f"no output device matches {device!r}.")

@@ -1,4 +1,4 @@
-"""AsyncSpeech: one utterance, from its text to its last sample."""
+"""AsyncSpeech: one utterance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from types import TracebackType
 from typing import Any, Self
 
 from rt_drama3_client.address import Settings
@@ -21,23 +20,23 @@ from rt_drama3_client.errors import (
 from rt_drama3_client.messages import AudioChunk, Cancelled, Done, Event, Pong, Ready, Segment, pack
 from rt_drama3_client.options import check, start_message
 from rt_drama3_client.outgoing import Outgoing, Pool
-from rt_drama3_client.sources import FLUSH, PIECE, TextSource, cut, pieces
+from rt_drama3_client.sources import FLUSH, MESSAGE_CHARACTERS, TextSource, cut, parts
 from rt_drama3_client.timings import Timings
 
-AHEAD = 100_000  # characters that may wait at the server; it takes 262,144
+AHEAD = 100_000  # characters that may be pending at the server; its limit is 262,144
 
 
 class AsyncSpeech:
-    """One utterance; ``AsyncClient.speak`` and ``AsyncClient.stream`` make it.
+    """One utterance, created by ``AsyncClient.speak`` and ``AsyncClient.stream``.
 
-    Nothing happens before it is first used. Iterating gives audio, ``events`` everything. Text and
-    audio may be handled by different tasks. Leaving a loop early cancels the rest, except within
-    ``async with``, where the end of the block does.
+    Nothing happens before its first use. Iterating yields audio, ``events`` yields everything. Text
+    and audio may be handled by different tasks. Leaving a loop early cancels the rest, except
+    within ``async with``, where the end of the block does.
 
     Args:
-        pool: of the client.
-        settings: of the client.
-        source: the text; None where it is pushed.
+        pool: the client's pool.
+        settings: the client's settings.
+        source: the text; None if it is pushed.
         options: see ``Options``.
     """
 
@@ -49,7 +48,7 @@ class AsyncSpeech:
         options: Mapping[str, Any],
     ) -> None:
         check(options)
-        if isinstance(source, str) and len(source) > PIECE:
+        if isinstance(source, str) and len(source) > MESSAGE_CHARACTERS:
             source = list(cut(source))
         self._settings = settings
         self._source = source
@@ -63,42 +62,42 @@ class AsyncSpeech:
         self._source_error: BaseException | None = None
         self._cancelling: asyncio.Task[Cancelled] | None = None
 
-    # What is known of it.
+    # State.
 
     @property
     def ready(self) -> Ready | None:
-        """What was agreed on, once the server answered."""
+        """The server's ``ready``, once received."""
         return self._inbox.ready
 
     @property
     def done(self) -> Done | None:
-        """Totals, once all of it has come."""
+        """The server's ``done``, once everything was received."""
         return self._inbox.done
 
     @property
     def request_id(self) -> str | None:
-        """What the server calls it in its logs, once it answered."""
+        """The utterance's id in the server's logs, once the server responded."""
         return self._inbox.request_id
 
     @property
     def segments(self) -> list[Segment]:
-        """Pieces of the text that are, or will be, heard in what has come (the last 1000)."""
+        """Segments of the text in the audio received so far (the last 1000)."""
         return list(self._inbox.segments)
 
     @property
     def timings(self) -> Timings:
-        """What it took so far."""
+        """Timings so far."""
         return self._inbox.timings
 
     @property
-    def lead(self) -> float:
-        """Seconds of audio that a listener has in hand now who began with the first chunk."""
-        return self._inbox.timings.playback.lead(time.perf_counter())
+    def buffered_seconds(self) -> float:
+        """Seconds of audio buffered now by a player that started with the first chunk."""
+        return self._inbox.timings.playback.buffered(time.perf_counter())
 
     # Text.
 
     async def push(self, text: str) -> None:
-        """Adds text, cut anywhere; waits while much of it is not spoken yet.
+        """Adds text, split anywhere; blocks while too much of it is pending.
 
         Raises:
             UsageError: the text has ended, or comes from an iterable.
@@ -109,9 +108,9 @@ class AsyncSpeech:
         await self._push(text)
 
     async def flush(self) -> None:
-        """Has all that was pushed spoken, although its sentence is open. Raises as ``push``."""
+        """Speaks all text so far, although its sentence is incomplete. Raises as ``push``."""
         self._check_pushing()
-        await self._tell(pack("flush"))
+        await self._send(pack("flush"))
 
     async def finish(self) -> None:
         """Ends the text. Raises as ``push``."""
@@ -127,29 +126,29 @@ class AsyncSpeech:
                     yield event
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Everything that comes: ``Ready``, ``Queued``, ``Segment``, ``AudioChunk``, ``Done``.
+        """Yields all events: ``Ready``, ``Queued``, ``Segment``, ``AudioChunk``, ``Done``.
 
-        It ends with ``Done``, or quietly when the utterance is cancelled.
+        It ends with ``Done``, or without an error if the utterance is cancelled.
 
         Raises:
-            ClientError: the utterance failed; ``received`` tells what had come.
+            ClientError: the utterance failed; ``received`` has what was received before.
         """
         try:
             while (event := await self._next()) is not None:
                 yield event
         finally:
             if self._source_error is not None or not (self._managed or self._outgoing.over):
-                with suppress(ServerSilent):  # the connection was given up: nobody need know
+                with suppress(ServerSilent):  # the connection was dropped, which is enough
                     await self.cancel()
             elif self._outgoing.over:
                 await self._end_feeder()
 
     async def read(self) -> bytes:
-        """All audio; a WAV header has its true sizes.
+        """Returns all audio; a WAV header has the correct sizes.
 
         Raises:
-            SpeechCancelled: it was cancelled by somebody else.
-            ClientError: it failed; ``received.audio`` is what had come.
+            SpeechCancelled: it was cancelled elsewhere.
+            ClientError: it failed; ``received.audio`` has the audio received before.
         """
         chunks: list[bytes] = []
         try:
@@ -163,14 +162,14 @@ class AsyncSpeech:
         return with_sizes(b"".join(chunks))
 
     async def save(self, path: str | os.PathLike[str]) -> Done:
-        """Writes the audio into a file while it comes; a WAV header gets its true sizes.
+        """Writes the audio to a file as it arrives; a WAV header gets the correct sizes.
 
-        The format is that of the name, where none was asked for. An existing file is replaced once
-        there is audio; when the utterance fails in the middle, what had come is kept.
+        If no format was requested, the extension selects it. An existing file is replaced once
+        there is audio; if the utterance fails in the middle, what was received is kept.
 
         Raises:
-            UsageError: the name's format is unknown or another than was asked for.
-            SpeechCancelled: it was cancelled by somebody else.
+            UsageError: the extension is unknown or does not match the requested format.
+            SpeechCancelled: it was cancelled elsewhere.
             ClientError: it failed.
             OSError: the file cannot be written.
         """
@@ -182,21 +181,21 @@ class AsyncSpeech:
                 async for chunk in audio:
                     file.write(chunk)
             self._check_complete()
-            file.samples = self._inbox.sent().samples  # of one that was cut, the encoder kept some
+            file.samples = self._inbox.sent().samples  # only now: an encoder holds back samples
             file.complete()
         assert self.done is not None
         return self.done
 
-    # Its end.
+    # End.
 
     async def cancel(self) -> Cancelled:
-        """Stops it at once (barge-in) and waits for the server's word; the connection stays.
+        """Stops immediately (barge-in) and waits for the server's response; keeps the connection.
 
-        Nothing of it is handed out after this was called; loops over it end. Calling it again, or
-        when all is over, does no harm.
+        No more events are returned after this call, and loops end. Calling it again, or after the
+        end, has no effect.
 
         Raises:
-            ServerSilent: the server did not answer; the connection was given up.
+            ServerSilent: the server did not respond; the connection was dropped.
         """
         if self._cancelling is None:
             self._inbox.stop()
@@ -205,11 +204,11 @@ class AsyncSpeech:
         return await asyncio.shield(self._cancelling)
 
     async def ping(self) -> Pong:
-        """There and back on its connection, behind the audio that is on its way.
+        """Measures the round trip on its connection, after audio that is in transit.
 
         Raises:
             UsageError: nothing is being spoken.
-            ClientError: no answer.
+            ClientError: there was no response.
         """
         connection = self._outgoing.connection
         if connection is None:
@@ -220,24 +219,19 @@ class AsyncSpeech:
         self._managed = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._started and not self._outgoing.over:
             with suppress(ServerSilent):
                 await self.cancel()
         await self._end_feeder()
 
-    # Inside.
+    # Internals.
 
     def _check_pushing(self) -> None:
         if self._source is not None:
-            raise UsageError("its text comes from what speak was given; use stream() to push text.")
+            raise UsageError("speak() was given the text; use stream() to push text.")
         if self._text_ended:
-            raise UsageError("its text has ended; begin another utterance.")
+            raise UsageError("the text has ended; start another utterance.")
 
     def _check_complete(self) -> None:
         if self._inbox.done is None:
@@ -258,7 +252,7 @@ class AsyncSpeech:
             feeding = self._feed(self._source)
             self._feeder = asyncio.create_task(feeding, name="rt-drama3-client text")
             self._feeder.add_done_callback(self._fed)
-        await self._outgoing.tell(start)
+        await self._outgoing.send(start)
 
     async def _next(self) -> Event | None:
         try:
@@ -283,18 +277,18 @@ class AsyncSpeech:
             if self._outgoing.failure is not None:
                 raise self._outgoing.failure
             if self._outgoing.stuck:
-                await self._outgoing.tell()
+                await self._outgoing.send()
                 continue
             patience = self._patience()
             try:
-                await inbox.news(patience)
+                await inbox.wait(patience)
             except TimeoutError:
-                self._outgoing.fail(ServerSilent(f"the server said nothing for {patience:g} s."))
+                self._outgoing.fail(ServerSilent(f"the server sent nothing for {patience:g} s."))
 
     def _patience(self) -> float | None:
-        """Seconds that the server may take for its next word."""
+        """Returns the seconds that the server may take for its next message."""
         if self._outgoing.connection is None:
-            return None  # being opened, which has limits of its own
+            return None  # being opened, which has its own timeout
         if self._inbox.position:
             return self._settings.queue_timeout
         owed = self._inbox.ready is None or self._text_ended
@@ -307,28 +301,28 @@ class AsyncSpeech:
         inbox = self._inbox
         self._pushed += len("".join(text.split()))
         for part in cut(text):
-            await self._tell(pack("text", text=part))
+            await self._send(pack("text", text=part))
         while (waiting := self._pushed - inbox.spoken) > AHEAD:
             if self._outgoing.over or inbox.failure is not None:
                 return
             try:
-                await inbox.news(self._settings.timeout)
+                await inbox.wait(self._settings.timeout)
             except TimeoutError:
-                what = f"{waiting} characters wait to be spoken, and none was"
+                what = f"{waiting} characters are pending, and none was spoken in time"
                 self._outgoing.fail(ServerSilent(f"{what}; read audio while pushing text."))
 
     async def _finish(self) -> None:
         await self._begin()
         if not self._text_ended:
             self._text_ended = True
-            await self._tell(pack("finish"))
-            self._inbox.tell()
+            await self._send(pack("finish"))
+            self._inbox.notify()
 
     async def _feed(self, source: TextSource) -> None:
-        async with aclosing(pieces(source)) as parts:
-            async for part in parts:
+        async with aclosing(parts(source)) as texts:
+            async for part in texts:
                 if part is FLUSH:
-                    await self._tell(pack("flush"))
+                    await self._send(pack("flush"))
                 else:
                     await self._push(part)
         await self._finish()
@@ -346,9 +340,9 @@ class AsyncSpeech:
             self._feeder.cancel()
             await asyncio.wait((self._feeder,), timeout=self._settings.close_timeout)
 
-    async def _tell(self, message: bytes) -> None:
+    async def _send(self, message: bytes) -> None:
         await self._begin()
-        await self._outgoing.tell(message)
+        await self._outgoing.send(message)
 
     async def _cancel(self) -> Cancelled:
         try:

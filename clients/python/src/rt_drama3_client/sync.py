@@ -1,7 +1,4 @@
-"""Client: the same for programs without an event loop; a thin cover over ``AsyncClient``.
-
-The work is done by an event loop in a thread, one for each client.
-"""
+"""Client: a blocking wrapper of ``AsyncClient``, with an event loop in a thread per client."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from rt_drama3_client.address import Settings
@@ -27,13 +23,13 @@ from rt_drama3_client.speech import AsyncSpeech
 from rt_drama3_client.timings import Timings
 
 T = TypeVar("T")
-LOOK_SECONDS = 0.2  # between looks at Ctrl-C, which some systems show only between waits
+POLL_SECONDS = 0.2  # some systems deliver Ctrl-C only between waits
 
 
 class Client:
-    """As ``AsyncClient``, blocking. Its methods may be called from any thread.
+    """Like ``AsyncClient``, blocking. Its methods may be called from any thread.
 
-    Use ``with``, or ``close`` it in the end.
+    Use it with ``with``, or call ``close``.
     """
 
     def __init__(
@@ -80,7 +76,7 @@ class Client:
         return self._loop.run(self._client.models())
 
     def close(self) -> None:
-        """Ends all connections and the thread; a second call does nothing."""
+        """Closes all connections and ends the thread; a second call does nothing."""
         if self._finalizer.detach() is not None:
             self._loop.run(self._client.close())
             self._loop.stop()
@@ -88,19 +84,15 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class Speech:
     """One utterance, see ``AsyncSpeech``; text and audio may be handled by different threads.
 
-    It, and a loop over it, keep its client: one that nobody else holds is closed behind them.
+    It, and a loop over it, keep a reference to the client, which is closed when the last one is
+    gone.
     """
 
     def __init__(self, client: Client, loop: _Loop, speech: AsyncSpeech) -> None:
@@ -134,9 +126,9 @@ class Speech:
         return self._speech.timings
 
     @property
-    def lead(self) -> float:
-        """See ``AsyncSpeech.lead``."""
-        return self._speech.lead
+    def buffered_seconds(self) -> float:
+        """See ``AsyncSpeech.buffered_seconds``."""
+        return self._speech.buffered_seconds
 
     def push(self, text: str) -> None:
         """See ``AsyncSpeech.push``."""
@@ -177,20 +169,15 @@ class Speech:
         self._loop.run(self._speech.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.run(self._speech.__aexit__(kind, error, traceback))
+    def __exit__(self, *_: object) -> None:
+        self._loop.run(self._speech.__aexit__())
 
     def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         yield from self._loop.iterate(source)  # this frame holds the speech, and so the client
 
 
 class _Loop:
-    """An event loop in a thread, which starts when it is first needed."""
+    """An event loop in a thread, which is started on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -199,14 +186,14 @@ class _Loop:
         self._stopped = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Waits for a coroutine; one that is interrupted here is cancelled there first."""
+        """Waits for a coroutine; if the wait is interrupted, cancels it first."""
         future: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
         try:
             self._begin(work, future, tasks)
             _wait(future)
         finally:
-            if not future.done():  # Ctrl-C, or the like, also while it was being begun
+            if not future.done():  # interrupted, for example by Ctrl-C, perhaps while starting
                 self._abandon(work, future, tasks)
                 _wait(future)
         return future.result()
@@ -228,7 +215,7 @@ class _Loop:
             else:
                 future.set_result(task.result())
 
-        with self._lock:  # what is begun before the loop is told to stop is waited for
+        with self._lock:  # work that starts before the loop is stopped is waited for
             try:
                 self._running().call_soon_threadsafe(begin)
             except ClientClosed as error:
@@ -241,7 +228,7 @@ class _Loop:
         def abandon() -> None:
             for task in tasks:
                 task.cancel()
-            if not tasks:  # what was begun before would be among them by now
+            if not tasks:  # otherwise it would have been started by now
                 work.close()
                 future.set_exception(ClientClosed("the client was closed."))
 
@@ -252,7 +239,7 @@ class _Loop:
                 abandon()
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """An asynchronous generator as a plain one."""
+        """Converts an asynchronous generator to a synchronous one."""
         try:
             while True:
                 try:
@@ -262,9 +249,8 @@ class _Loop:
                 yield item
         finally:
             close = getattr(source, "aclose", None)
-            # The garbage collector may end a loop over audio in any thread. In the one that would
-            # have to do the work nobody can wait for it: the event loop closes what it loses sight
-            # of by itself.
+            # The garbage collector may end a loop over audio in any thread. The loop's own thread
+            # cannot wait for itself; there, the event loop closes abandoned generators.
             if close is not None and threading.current_thread() is not self._thread:
                 with suppress(ClientClosed):
                     self.run(close())
@@ -294,9 +280,9 @@ class _Loop:
 
 
 def _wait(future: Future[T]) -> None:
-    """Waits in looks that are short enough for Ctrl-C."""
+    """Waits in intervals that are short enough for Ctrl-C."""
     while not future.done():
-        wait((future,), LOOK_SECONDS)
+        wait((future,), POLL_SECONDS)
 
 
 async def _next(source: AsyncIterator[T]) -> T:
@@ -304,7 +290,7 @@ async def _next(source: AsyncIterator[T]) -> T:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread: runs the loop until it is stopped, then ends what is left on it."""
+    """Runs the loop until it is stopped, then cancels its remaining tasks."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -312,7 +298,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         for task in left:
             task.cancel()
         if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=LOOK_SECONDS))
+            loop.run_until_complete(asyncio.wait(left, timeout=POLL_SECONDS))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:

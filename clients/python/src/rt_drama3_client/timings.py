@@ -1,4 +1,4 @@
-"""What an utterance took, as a listener notices it who begins to play with the first chunk."""
+"""Timings of an utterance, including a simulated player that starts with the first chunk."""
 
 from __future__ import annotations
 
@@ -8,66 +8,67 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Playback:
-    """A player that begins with the first audio, and what it would have gone through.
+    """A simulated player that starts with the first audio.
 
     Attributes:
-        began: when it began, by ``time.perf_counter``; None before.
-        ends: when what came so far will have been played.
-        gaps: times that it had nothing to play in the middle of what should be one flow.
-        worst_gap, all_gaps: seconds of silence, the longest and all.
-        least_lead: seconds of audio that were in hand, at the least, when more came.
+        began: when it started, by ``time.perf_counter``; None before.
+        ends: when the audio received so far will have been played.
+        underruns: number of times that it ran out of audio.
+        worst_underrun, total_underrun: seconds of silence, the longest and the sum.
+        least_buffered: smallest number of buffered seconds when more audio arrived.
     """
 
     began: float | None = None
     ends: float = 0.0
-    gaps: int = 0
-    worst_gap: float = 0.0
-    all_gaps: float = 0.0
-    least_lead: float | None = None
+    underruns: int = 0
+    worst_underrun: float = 0.0
+    total_underrun: float = 0.0
+    least_buffered: float | None = None
 
     def play(self, arrived: float, seconds: float, excused: bool = False) -> float:
-        """Audio came.
+        """Records the arrival of audio.
 
         Args:
-            arrived: when.
-            seconds: of audio.
-            excused: a gap before it is no fault: the text was not there.
+            arrived: time of arrival.
+            seconds: duration of the audio.
+            excused: an underrun before it does not count, because the text was not there yet.
 
         Returns:
-            When its first sample is heard.
+            The time at which its first sample is played.
         """
         if self.began is None:
             self.began = self.ends = arrived
         elif not excused:
-            lead = self.ends - arrived
-            self.least_lead = lead if self.least_lead is None else min(lead, self.least_lead)
-            if lead < 0:
-                self.gaps += 1
-                self.worst_gap = max(self.worst_gap, -lead)
-                self.all_gaps -= lead
-        heard = max(self.ends, arrived)
-        self.ends = heard + seconds
-        return heard
+            buffered = self.ends - arrived
+            least = self.least_buffered
+            self.least_buffered = buffered if least is None else min(buffered, least)
+            if buffered < 0:
+                self.underruns += 1
+                self.worst_underrun = max(self.worst_underrun, -buffered)
+                self.total_underrun -= buffered
+        played = max(self.ends, arrived)
+        self.ends = played + seconds
+        return played
 
-    def lead(self, now: float) -> float:
-        """Seconds of audio in hand now; below 0 for how long there has been none."""
+    def buffered(self, now: float) -> float:
+        """Returns the buffered seconds; negative for how long the player has been out of audio."""
         return 0.0 if self.began is None else self.ends - now
 
 
 @dataclass
 class Timings:
-    """Seconds, all but ``connect`` since ``start`` was sent; None for what has not happened.
+    """Seconds, all except ``connect`` since ``start`` was sent; None for what has not happened.
 
     Attributes:
-        connect: to open the connection, or 0 where one was open already.
-        reused: whether one was.
-        attempts: connections that were tried.
-        ready: to the server's consent.
-        first_byte: to the first byte of audio (which may be a header).
-        first_audio: to the first sample.
-        total: to the end.
-        playback: as a listener goes through it.
-        server: its own figures, once it is done; ``rtf`` is a ratio, the rest milliseconds.
+        connect: time to open the connection; 0 if an open one was reused.
+        reused: whether an open connection was reused.
+        attempts: number of attempts to connect.
+        ready: time to the server's ``ready``.
+        first_byte: time to the first byte of audio (which may be a header).
+        first_audio: time to the first sample.
+        total: time to the end.
+        playback: a simulated player.
+        server: the server's metrics, once it is done; ``rtf`` is a ratio, the rest milliseconds.
     """
 
     connect: float = 0.0

@@ -1,4 +1,4 @@
-"""Where the server's segments are in the text as it was written."""
+"""Finds the server's segments in the original text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 
 def find_segment(text: str, written: str) -> re.Match[str] | None:
-    """Finds a segment; None where the server speaks something else.
+    """Finds a segment; None if the text does not contain it.
 
-    The server has one space where the text had a run of white space with a line break in it.
+    The server replaces a run of white space that contains a line break by one space.
 
     Args:
-        text: of the segment.
-        written: what was written and is not heard yet.
+        text: text of the segment.
+        written: the original text that has not been heard yet.
     """
     return re.search(r"\s+".join(map(re.escape, text.split())), written)

@@ -13,7 +13,7 @@ __all__ = ["TTS", "ChunkedStream", "SynthesizeStream", "__version__"]
 
 
 class RtDrama3Plugin(Plugin):
-    """What LiveKit's command lists."""
+    """The plugin's entry in LiveKit's command line."""
 
     def __init__(self) -> None:
         super().__init__(__name__, __version__, __package__ or "", logging.getLogger(__name__))

@@ -1,4 +1,4 @@
-"""Errors of the client as errors of LiveKit, which decides by them whether to try again."""
+"""Converts errors of the client to errors of LiveKit, which decide whether it retries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rt_drama3_client import (
     UnknownVoice,
 )
 
-# HTTP statuses that say the same; the first class that fits is taken.
+# Equivalent HTTP statuses; the first matching class applies.
 _STATUSES: tuple[tuple[type[ServerError], int], ...] = (
     (UnknownVoice, 404),
     (BadRequest, 400),
@@ -34,12 +34,12 @@ _STATUSES: tuple[tuple[type[ServerError], int], ...] = (
 
 
 def api_error(error: ClientError) -> APIError:
-    """The error of LiveKit that says the same.
+    """Returns the equivalent LiveKit error.
 
-    ``APITimeoutError`` for a silent server, ``APIConnectionError`` for a connection that cannot be
-    had or is lost, ``APIStatusError`` for what the server itself says, with the status that HTTP
-    has for it; its ``body`` has the server's ``code`` and ``remedy``. ``retryable`` is the client's
-    ``retriable``.
+    ``APITimeoutError`` for a server that does not respond, ``APIConnectionError`` for a connection
+    that failed or was lost, and ``APIStatusError`` for errors of the server, with the equivalent
+    HTTP status; its ``body`` has the server's ``code`` and ``remedy``. ``retryable`` is the
+    client's ``retriable``.
     """
     message = str(error)
     if isinstance(error, ServerError):

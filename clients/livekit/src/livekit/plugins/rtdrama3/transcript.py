@@ -1,4 +1,4 @@
-"""Transcript: which of the text that was written is heard from when on."""
+"""Transcript: when each part of the text is heard."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from rt_drama3_client.written import find_segment
 
 
 class Transcript:
-    """Turns the server's segments into LiveKit's timed strings.
+    """Converts the server's segments to LiveKit's timed strings.
 
-    Segments come without the white space around them; the text that was written has it. Joined, the
-    timed strings are the text as it was written, up to what is heard.
+    Segments have no white space around them, but the original text does. Joined, the timed strings
+    are the original text, up to what is heard.
 
     Args:
-        sample_rate: of the audio, Hz.
+        sample_rate: sample rate of the audio in Hz.
     """
 
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
-        self._rest = ""  # what was written and is not heard yet
+        self._rest = ""  # text that is not heard yet
         self._begun = False
 
     def write(self, text: str) -> None:
-        """Text went to the server."""
+        """Records text that is sent to the server."""
         self._rest += text
 
     def hear(self, text: str, first_sample: int) -> TimedString:
-        """A segment is heard from that sample on."""
+        """Returns the timed string of a segment that starts at a sample."""
         found = find_segment(text, self._rest)
         if found:
             shown, self._rest = self._rest[: found.end()], self._rest[found.end() :]
-        else:  # the server speaks something else, such as a tag that it closed and opened again
+        else:  # not in the text, for example because the server closed and reopened a tag
             shown = f" {text}" if self._begun else text
         self._begun = True
         return TimedString(shown, start_time=first_sample / self._rate)
 
     def end(self, samples: int) -> TimedString:
-        """The audio ends; without words, so that the last ones have their length."""
+        """Returns an empty timed string for the end of the audio, which bounds the last words."""
         return TimedString("", start_time=samples / self._rate)

@@ -1,4 +1,4 @@
-"""TTS: LiveKit's text to speech over a server's native dialect."""
+"""TTS: LiveKit's text to speech over a server's native protocol."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from rt_drama3_client import (
     VoiceOptions,
 )
 from rt_drama3_client.options import Quality, check_voice
-from rt_drama3_client.sources import Piece, TextSource
+from rt_drama3_client.sources import Part, TextSource
 
 logger = logging.getLogger("livekit.plugins.rtdrama3")
-# One more connection where a kept one turns out to be dead; all else LiveKit itself tries again.
+# One retry if a pooled connection turns out to be dead; everything else is retried by LiveKit.
 ATTEMPTS = 2
-SILENCE_MS = 10  # for a text without words, which LiveKit would take for a failure
+SILENCE_MS = 10  # for a text with no speakable content, which LiveKit would treat as a failure
 
 
 class TTS(tts.TTS[Never]):
     """Speech of an rt-drama3 server.
 
-    It belongs to the event loop that it is first used on. Connections are kept: an utterance goes
-    over one that is free, and an interrupted one leaves it free for the next.
+    It belongs to the event loop of its first use. Connections are pooled, and an interruption keeps
+    the connection.
 
     Args:
-        url: of the server; default: the environment's ``RT_DRAMA3_CLIENT_URL``, then
+        url: address of the server; default: the environment variable ``RT_DRAMA3_CLIENT_URL``, then
             ``http://127.0.0.1:8035``.
-        api_key: default: the environment's ``RT_DRAMA3_CLIENT_API_KEY``.
-        sample_rate: of the audio, Hz: 8000, 16000, 22050, 24000, 32000, 44100 or 48000.
-        quality: of resampling from the model's rate; ``high`` holds back tens of milliseconds.
-        early_words: has so many words spoken before the first sentence is complete, see
+        api_key: default: the environment variable ``RT_DRAMA3_CLIENT_API_KEY``.
+        sample_rate: output rate in Hz: 8000, 16000, 22050, 24000, 32000, 44100 or 48000.
+        quality: resampling quality; ``high`` adds tens of milliseconds.
+        early_words: speak this many words before the first sentence is complete, see
             ``rt_drama3_client.EarlyStart``; None waits for the sentence.
-        client_settings: timeouts and bounds of the connections.
-        options: how it sounds, see ``rt_drama3_client.Options``.
+        client_settings: timeouts and limits of the connections.
+        options: speech options, see ``rt_drama3_client.Options``.
 
     Raises:
-        UsageError: an argument cannot be meant.
+        UsageError: an argument is not valid.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class TTS(tts.TTS[Never]):
 
     @property
     def model(self) -> str:
-        """That the server speaks with; ``unknown`` before it spoke."""
+        """The server's model; ``unknown`` before the first utterance."""
         return self._model
 
     @property
     def provider(self) -> str:
-        """The name of the project."""
+        """The name of the provider."""
         return "rt-drama3"
 
     def update_options(self, **options: Unpack[VoiceOptions]) -> None:
-        """Changes how the next utterances sound; None is the server's choice again.
+        """Changes the options of later utterances; None restores the server's default.
 
         Raises:
             UsageError: an option is unknown.
@@ -108,7 +108,7 @@ class TTS(tts.TTS[Never]):
     def synthesize(
         self, text: str, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS
     ) -> ChunkedStream:
-        """Speaks a text that is complete."""
+        """Speaks a complete text."""
         stream = ChunkedStream(tts=self, input_text=text, conn_options=conn_options)
         self._streams.add(stream)
         return stream
@@ -116,18 +116,18 @@ class TTS(tts.TTS[Never]):
     def stream(
         self, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS
     ) -> SynthesizeStream:
-        """Speaks a text while it is written: sentences as they complete, all of it at a flush."""
+        """Speaks a streamed text: sentences as they complete, everything at a flush."""
         stream = SynthesizeStream(tts=self, conn_options=conn_options)
         self._streams.add(stream)
         return stream
 
     def prewarm(self) -> None:
-        """Opens a connection ahead of the first utterance, on the running event loop."""
+        """Opens a connection before the first utterance, on the running event loop."""
         if self._warming is None:
             self._warming = asyncio.create_task(self._warm(), name="rtdrama3 prewarm")
 
     async def aclose(self) -> None:
-        """Ends what is spoken, and all connections."""
+        """Ends all utterances and closes all connections."""
         for stream in list(self._streams):
             await stream.aclose()
         self._streams.clear()
@@ -138,12 +138,12 @@ class TTS(tts.TTS[Never]):
     async def _warm(self) -> None:
         try:
             await self._client.connect()
-        except ClientError as error:  # the first utterance will say so, where it matters
-            logger.warning("no connection ahead of the first utterance: %s", error)
+        except ClientError as error:  # the first utterance retries and raises
+            logger.warning("connecting before the first utterance failed: %s", error)
 
     @contextlib.asynccontextmanager
     async def _warmed(self) -> AsyncIterator[None]:
-        """Behind the connection that ``prewarm`` is opening, rather than opening another."""
+        """Waits for the connection that ``prewarm`` is opening instead of opening another one."""
         if self._warming is not None:
             await asyncio.wait((self._warming,))
         yield
@@ -154,7 +154,7 @@ class TTS(tts.TTS[Never]):
 
 
 class _Emitter:
-    """Hands an utterance to LiveKit while it comes."""
+    """Passes an utterance to LiveKit as it arrives."""
 
     def __init__(
         self,
@@ -171,8 +171,8 @@ class _Emitter:
         self._initialized = False
 
     def begin(self, request_id: str) -> None:
-        """The server accepted the utterance, or there is none."""
-        if self._initialized:  # it was begun anew, on another connection
+        """Initializes the output, when the server has accepted the utterance or there is none."""
+        if self._initialized:  # it was restarted on another connection
             return
         self._initialized = True
         self._output.initialize(
@@ -186,13 +186,13 @@ class _Emitter:
             self._output.start_segment(segment_id=request_id)
 
     async def speak(self, speech: AsyncSpeech, patience: float) -> None:
-        """Speaks all of it.
+        """Speaks an utterance to its end.
 
-        Leaving early cancels the utterance, and waits until its connection is free.
+        Leaving early cancels the utterance and waits until its connection is free.
 
         Args:
             speech: the utterance.
-            patience: seconds until the server has to accept it.
+            patience: seconds within which the server has to accept it.
 
         Raises:
             APIError: it failed.
@@ -218,8 +218,8 @@ class _Emitter:
         self._voice._model = ready.model or "unknown"
         self._stream._acquire_time = speech.timings.connect
         self._stream._connection_reused = speech.timings.reused
-        for words in (*ready.notices, *(f"{name} is unknown there" for name in ready.ignored)):
-            logger.info("the server says: %s", words)
+        for notice in (*ready.notices, *(f"unknown option {name}" for name in ready.ignored)):
+            logger.info("notice from the server: %s", notice)
         self.begin(ready.id)
 
     def _take(self, event: Event) -> None:
@@ -236,12 +236,12 @@ class _Emitter:
                 self._push(bytes(2 * samples), samples)
 
     def _push(self, audio: bytes, samples: int) -> None:
-        # As a frame: LiveKit cuts bytes into pieces of its own, which would be waited for.
+        # As a frame: LiveKit would split bytes into its own chunks, and wait until they are full.
         self._output.push_frame(rtc.AudioFrame(audio, self._voice.sample_rate, 1, samples))
 
 
 class ChunkedStream(tts.ChunkedStream):
-    """An utterance whose text is complete."""
+    """An utterance with a complete text."""
 
     def __init__(self, *, tts: TTS, input_text: str, conn_options: APIConnectOptions) -> None:
         super().__init__(tts=tts, input_text=input_text, conn_options=conn_options)
@@ -254,7 +254,7 @@ class ChunkedStream(tts.ChunkedStream):
 
 
 class SynthesizeStream(tts.SynthesizeStream):
-    """An utterance whose text is pushed."""
+    """An utterance with a streamed text."""
 
     def __init__(self, *, tts: TTS, conn_options: APIConnectOptions) -> None:
         super().__init__(tts=tts, conn_options=conn_options)
@@ -270,23 +270,23 @@ class SynthesizeStream(tts.SynthesizeStream):
         await emitter.speak(self._voice._speak(text), self._conn_options.timeout)
 
     async def _first_text(self) -> str | None:
-        """Nothing is asked of the server before there is something to say."""
+        """Waits for the first text; the utterance starts only then."""
         async for item in self._input_ch:
             if isinstance(item, str):
                 return item
         return None
 
-    async def _written(self, first: str, transcript: Transcript) -> AsyncGenerator[Piece, None]:
-        """The text as it comes."""
+    async def _written(self, first: str, transcript: Transcript) -> AsyncGenerator[Part, None]:
+        """Yields the text as it arrives."""
         early = EarlyStart(self._voice._early_words)
         self._mark_started()
         transcript.write(first)
-        for piece in early.split(first):
-            yield piece
+        for part in early.split(first):
+            yield part
         async for item in self._input_ch:
             if isinstance(item, str):
                 transcript.write(item)
-                for piece in early.split(item):
-                    yield piece
+                for part in early.split(item):
+                    yield part
             else:
                 yield FLUSH
