@@ -1,8 +1,8 @@
-"""CodecStream: the frames of one stream to PCM, in groups that grow, beside the next step.
+"""CodecStream: decodes the frames of one stream to PCM, in batches, while the next step runs.
 
-The codec is causal and stateful, so any grouping gives the same PCM; groups only trade the cost of
-a call against the wait of the first frame in it. ``CodecWorker`` decodes on a thread of its own (on
-CUDA also on a stream of its own), most urgent group first, or inline when that is switched off.
+The codec is causal and stateful, so any batching gives the same PCM; batches trade the cost of a
+call against the wait of their first frame. ``CodecWorker`` decodes on its own thread (on CUDA also
+on its own CUDA stream), the most urgent batch first, or inline when that is disabled.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Decode = Callable[[Tensor, CodecState], Tensor]  # see Codec.decode_step
 
 @dataclass(frozen=True)
 class FrameGroup:
-    """Consecutive frames to decode together.
+    """A decode batch: consecutive frames that are decoded in one call.
 
     Attributes:
         codes: int64 ``[num_codebooks, frames]``.
-        first_frame: number of the first one in the stream.
-        segment: piece of text of the first one.
-        prefilled: when the prompt of that piece had been read.
-        sampled: when the first and the last one were drawn.
+        first_frame: number of the first frame in the stream.
+        segment: text segment of the first frame.
+        prefilled: time when the prompt of that segment was prefilled.
+        sampled: times when the first and the last frame were drawn.
     """
 
     codes: npt.NDArray[np.int64]
@@ -51,17 +51,17 @@ class FrameGroup:
 
 
 class CodecStream:
-    """Gathers the frames of one stream and decodes them in order.
+    """Collects the frames of one stream and decodes them in order.
 
-    ``add`` and ``take`` belong to the thread that makes frames, ``decode`` to the one that decodes.
+    ``add`` and ``take`` belong to the device thread, ``decode`` to the codec thread.
 
     Args:
-        codec: whose codes these are.
+        codec: the codec.
         decode: how to decode; None is ``codec.decode_step``.
 
     Attributes:
-        last_size: frames of the latest group.
-        broken: a decode failed; the memory of the codec, and so all that follows, is unknown.
+        last_size: frames of the latest batch.
+        broken: a decode failed, so the codec's state and all later PCM are undefined.
     """
 
     def __init__(self, codec: Codec, decode: Decode | None = None) -> None:
@@ -77,7 +77,7 @@ class CodecStream:
         self.broken = False
 
     def prepare(self) -> None:
-        """Takes the memory that decoding needs, unless it has it: some megabytes of a large codec.
+        """Allocates the codec's state if it has none: some megabytes for a large codec.
 
         A stream that waits for its first text has none.
         """
@@ -86,25 +86,25 @@ class CodecStream:
 
     @property
     def gathered(self) -> int:
-        """Frames that wait for their group to fill."""
+        """Frames that wait for their batch to fill."""
         return len(self._frames)
 
     @property
     def submitted(self) -> int:
-        """Frames that left in groups."""
+        """Frames that were taken in batches."""
         return self._next
 
     def add(
         self, codes: npt.NDArray[np.int64], segment: int, prefilled: float, sampled: float
     ) -> None:
-        """Takes one frame ``[num_codebooks]``; see ``FrameGroup`` for the rest."""
+        """Adds one frame ``[num_codebooks]``; see ``FrameGroup`` for the other arguments."""
         if not self._frames:
             self._segment, self._prefilled, self._sampled = segment, prefilled, (sampled, sampled)
         self._sampled = (self._sampled[0], sampled)
         self._frames.append(codes)
 
     def take(self) -> FrameGroup:
-        """The gathered frames as a group; at least one must have been gathered."""
+        """Returns the collected frames (at least one) as a batch."""
         group = FrameGroup(
             np.stack(self._frames, 1), self._next, self._segment, self._prefilled, self._sampled
         )
@@ -114,7 +114,7 @@ class CodecStream:
         return group
 
     def decode(self, group: FrameGroup) -> npt.NDArray[np.float32]:
-        """PCM float32 ``[frames * frame_samples]``; groups must come in order."""
+        """Returns PCM, float32 ``[frames * frame_samples]``; batches must come in order."""
         self.prepare()
         assert self._state is not None
         self.broken = True
@@ -129,11 +129,11 @@ Job = Callable[[], None]
 
 
 class CodecWorker:
-    """Runs decode jobs, the most urgent first; jobs of equal urgency in the order they came.
+    """Runs decode jobs, the most urgent first; equally urgent jobs in order of submission.
 
     Args:
-        device: of the codec.
-        threaded: false runs every job inside ``submit``.
+        device: device of the codec.
+        threaded: False runs every job inside ``submit``.
     """
 
     def __init__(self, device: torch.device, threaded: bool) -> None:
@@ -151,22 +151,22 @@ class CodecWorker:
             torch.set_num_threads(threads)  # see _work
 
     def submit(self, deadline: float, job: Job) -> None:
-        """Runs a job, which must not raise; of one stream, deadlines must never go back."""
+        """Runs a job, which must not raise; deadlines of one stream must not decrease."""
         if self._thread is None:
             self._run(job)
         else:
             self._queue.put((deadline, next(self._count), job))
 
     def close(self) -> None:
-        """Finishes what was submitted and ends the thread."""
+        """Finishes all submitted jobs and ends the thread."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put((float("inf"), next(self._count), None))
             thread.join()
 
     def _work(self, started: threading.Event) -> None:
-        # Small decodes are fastest on one compute thread. The count is this thread's own, but torch
-        # also hands the latest one to every thread that asks or computes for the first time.
+        # Small decodes are fastest on one compute thread. The count is per thread, but torch also
+        # applies the latest one to every thread that reads it or computes for the first time.
         torch.get_num_threads()
         torch.set_num_threads(1)
         started.set()
@@ -175,7 +175,7 @@ class CodecWorker:
             if job is None:
                 return
             self._run(job)
-            del job  # it holds a stream, which must not stay until the next job comes
+            del job  # it holds a stream, which must not live until the next job
 
     def _run(self, job: Job) -> None:
         if self._cuda is None:

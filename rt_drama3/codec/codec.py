@@ -1,7 +1,7 @@
-"""The codec: ten codes per frame to 44.1 kHz PCM, as a stream or at once, and back.
+"""The codec: ten codes per frame to 44.1 kHz PCM, streamed or in one call, and back.
 
-There is one decode path, the streaming one. Decoding at once feeds a long input through it in
-pieces, so memory stays bounded and both forms agree by construction. Encoding works the same way.
+There is one decode path, the streaming one. Decoding in one call feeds a long input through it in
+chunks, so memory stays bounded and both forms agree by construction. Encoding works the same way.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rt_drama3.codec.weights import Device, Dtype
 from rt_drama3.config import CodecConfig, WindowTransformerConfig
 from rt_drama3.errors import CheckpointError, RequestError
 
-_CPU_PIECE = 8
-_DEVICE_PIECE = 64
+_CPU_CHUNK = 8
+_DEVICE_CHUNK = 64
 ENCODER_CHUNK_SAMPLES = 131_072
 
 
@@ -36,7 +36,7 @@ class Codec(nn.Module):
         config: sizes.
         has_encoder: whether ``encode`` works.
         frame_samples: PCM samples per frame.
-        sample_rate: of the PCM, in Hz.
+        sample_rate: sample rate of the PCM in Hz.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Codec(nn.Module):
         Args:
             config: sizes of the codec.
             encoder: whether to include the encode half.
-            device: of all parameters.
-            dtype: of the large matrices; the default is PyTorch's default dtype.
+            device: device of all parameters.
+            dtype: dtype of the large matrices; the default is PyTorch's default dtype.
 
         Raises:
             CheckpointError: the sizes of the config do not fit together.
@@ -71,11 +71,11 @@ class Codec(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.quantizer.codebooks.device
 
     def new_state(self, batch: int = 1) -> CodecState:
-        """Memory for ``batch`` streams at their beginning, for ``decode_step``."""
+        """Returns the initial state of ``batch`` streams, for ``decode_step``."""
         return CodecState(new_state(self.decoder, batch), batch)
 
     def forward(self, codes: Tensor, memory: State) -> Tensor:
@@ -95,7 +95,7 @@ class Codec(nn.Module):
     def decode_step(self, codes: Tensor, state: CodecState) -> Tensor:
         """Decodes the next ``n >= 1`` frames of every stream.
 
-        Any grouping of frames into steps gives the same PCM. Nothing waits for the device.
+        Any grouping of frames into steps gives the same PCM. It never waits for the device.
 
         Args:
             codes: int64 [batch, num_codebooks, n]; codes beyond a codebook are clamped.
@@ -132,10 +132,10 @@ class Codec(nn.Module):
         self._check_codes(codes)
         batch, _, frames = codes.shape
         state = self.new_state(batch)
-        piece = _CPU_PIECE if self.device.type == "cpu" else _DEVICE_PIECE
+        chunk = _CPU_CHUNK if self.device.type == "cpu" else _DEVICE_CHUNK
         pcm = torch.empty(batch, frames * self.frame_samples, device=self.device)
-        for start in range(0, frames, piece):
-            part = self.decode_step(codes[:, :, start : start + piece], state)
+        for start in range(0, frames, chunk):
+            part = self.decode_step(codes[:, :, start : start + chunk], state)
             pcm[:, start * self.frame_samples :][:, : part.shape[1]] = part
         return pcm
 
@@ -143,14 +143,14 @@ class Codec(nn.Module):
     def encode(
         self, samples: Tensor, *, encoder_chunk_samples: int = ENCODER_CHUNK_SAMPLES
     ) -> Tensor:
-        """Codes of a recording, zero-padded on the right to whole frames.
+        """Encodes a recording, zero-padded on the right to whole frames.
 
         Memory is bounded by the chunk, not by the recording; the codes do not depend on the chunk,
         except where two code vectors are equally near within float rounding.
 
         Args:
             samples: float32 [n], mono at the codec's sample rate.
-            encoder_chunk_samples: how much to encode at once, rounded down to whole frames (at
+            encoder_chunk_samples: samples to encode per pass, rounded down to whole frames (at
                 least one).
 
         Returns:

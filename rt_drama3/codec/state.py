@@ -1,8 +1,8 @@
-"""Explicit streaming state: what the codec must remember of the past of each stream.
+"""Explicit streaming state: what the codec keeps of the past of each stream.
 
-Modules that look back (convolutions, window attention) do not hide their memory in themselves. They
-read it from a dict of tensors that travels beside the signal, and update those tensors in place.
-Shapes never change, so that a step can be compiled, exported, or captured in a CUDA graph.
+Modules with a past (convolutions, window attention) keep no state of their own. They read it from
+a dict of tensors that is passed along with the signal, and update those tensors in place. Shapes
+never change, so a step can be compiled, exported, or captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StreamModule(nn.Module):
     key: str = ""
 
     def new_memory(self, batch: int) -> Tensor | None:
-        """The memory of ``batch`` streams that have just begun, or None if nothing is kept."""
+        """Returns the initial memory of ``batch`` streams, or None if nothing is kept."""
         raise NotImplementedError
 
 
@@ -32,7 +32,7 @@ def name_memories(root: nn.Module) -> None:
 
 
 def new_state(root: nn.Module, batch: int) -> State:
-    """Fresh memory for every ``StreamModule`` under ``root``."""
+    """Returns initial memory for every ``StreamModule`` under ``root``."""
     state: State = {}
     for module in root.modules():
         if isinstance(module, StreamModule):
@@ -43,10 +43,10 @@ def new_state(root: nn.Module, batch: int) -> State:
 
 
 class CodecState:
-    """The decoder's memory of a batch of streams, each at a position of its own.
+    """The decoder's memory of a batch of streams, each at its own position.
 
     Attributes:
-        tensors: the memory by module path; zeros mean "nothing heard yet". Dimension 0 is the
+        tensors: the memory by module path; zeros are the initial state. Dimension 0 is the
             stream. Tensors stay at the same address for the life of the object.
         batch: number of streams.
     """
@@ -57,19 +57,13 @@ class CodecState:
 
     @torch.inference_mode()
     def reset(self, stream: int | None = None) -> None:
-        """Forgets the past of one stream, or of all."""
+        """Resets one stream, or all."""
         for tensor in self.tensors.values():
             (tensor if stream is None else tensor[stream]).zero_()
 
     def clone(self) -> CodecState:
-        """An independent copy: the same stream can be continued in two ways."""
+        """Returns an independent copy, to continue the same stream in two ways."""
         return CodecState({key: t.clone() for key, t in self.tensors.items()}, self.batch)
-
-    @torch.inference_mode()
-    def copy_stream(self, source: int, target: int) -> None:
-        """Overwrites the past of stream ``target`` with that of stream ``source``."""
-        for tensor in self.tensors.values():
-            tensor[target].copy_(tensor[source])
 
     def bytes(self) -> int:
         """Memory held, in bytes."""

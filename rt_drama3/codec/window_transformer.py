@@ -65,7 +65,7 @@ class RotaryAngles(nn.Module):
         """Float32 values rounded as the reference's table is."""
         if self.table_dtype != torch.bfloat16:
             return table.to(self.table_dtype).float()
-        # In bits, half to even: a compiler drops a cast that is undone at once, and its rounding.
+        # In bits, half to even: a compiler drops a cast and its inverse, and so the rounding.
         bits = table.view(torch.int32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).view(torch.float32)
 

@@ -19,8 +19,8 @@ from rt_drama3.model.moe import MoE
 from rt_drama3.model.ops import parameter, rms_norm
 from rt_drama3.model.state import StreamState
 
-# (layer, position of the first row, its output [T, dim]) -> the output to go on with. It sees every
-# layer while a prompt is read: to measure hidden states, or to move them.
+# (layer, position of the first row, its output [T, dim]) -> the output for the next layer. Called
+# for every layer during prefill: to measure hidden states, or to steer them.
 LayerHook: TypeAlias = Callable[[int, int, Tensor], Tensor]
 
 
@@ -72,9 +72,9 @@ class Backbone(nn.Module):
         start: int,
         hook: LayerHook | None = None,
     ) -> Tensor:
-        """Rows ``x [T, dim]`` at positions ``start..`` of stream ``slot``; its caches advance.
+        """Reads rows ``x [T, dim]`` at positions ``start..`` of slot ``slot``; its caches advance.
 
-        ``rope`` is ``[2, T, rotary/2]`` of those positions; ``hook`` sees the output of every
+        ``rope`` is ``[2, T, rotary/2]`` of those positions; ``hook`` gets the output of every
         layer. Returns the final-norm output ``[T, dim]``.
         """
         full = linear = 0

@@ -2,7 +2,7 @@
 
 A stream carries the last ``kernel - 1`` projected columns of the short convolution and one matrix
 ``S [value_heads, key_dim, value_dim]`` per layer. ``step`` advances S by one row as the delta rule
-defines it (docs/model.md, 4); ``block`` gives the same result for many rows at once with the
+defines it (docs/model.md, 4); ``block`` gives the same result for many rows with the
 chunked form of the rule (Yang et al., "Gated Delta Networks", 2024, section 3.3; "Parallelizing
 Linear Transformers with the Delta Rule", 2024, section 3): inside a chunk the corrections of the
 values solve one unit lower-triangular system, between chunks only S is carried.

@@ -14,15 +14,15 @@ def parameter(
     return nn.Parameter(torch.empty(shape, device=device, dtype=dtype), requires_grad=False)
 
 
-UNROLLED_ROWS = 8  # up to so many rows a compiled CPU product is written out row by row
+UNROLLED_ROWS = 8  # up to this number of rows a compiled CPU product is unrolled by row
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """``x [N, in]`` times ``weight [out, in]`` transposed -> ``[N, out]``.
 
-    Compiled for a CPU, the few rows of a frame step are written out as one reduction per row: the
+    Compiled for a CPU, the few rows of a frame step are unrolled to one reduction per row: the
     compiler fuses them into a single pass over the weight, which beats the BLAS product of a flat
-    matrix several times over, and a row's sum has one order whatever rows stand beside it.
+    matrix several times over, and the order of a row's sum does not depend on the other rows.
     """
     if torch.compiler.is_compiling() and x.device.type == "cpu" and x.shape[0] <= UNROLLED_ROWS:
         return torch.stack([(weight * row).sum(-1) for row in x.unbind()])

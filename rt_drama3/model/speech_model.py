@@ -11,20 +11,20 @@ from rt_drama3.model.ops import parameter, rope_table
 from rt_drama3.model.state import RAS_WINDOW, StreamState
 from rt_drama3.model.tower import Tower
 
-PREFILL_BLOCK = 256  # rows read per block: bounds the working memory of a long prompt
+PREFILL_CHUNK = 256  # rows per pass: bounds the working memory of a long prompt
 
 
 class SpeechModel(nn.Module):
     """Everything that turns rows into codes.
 
-    Parameters beside ``backbone`` and ``tower``: ``embed [vocab, dim]``,
+    Parameters besides ``backbone`` and ``tower``: ``embed [vocab, dim]``,
     ``codebook_embed [num_codebooks * codes, dim]``, ``head [codes + 1, dim]`` (the semantic band,
     then eos: only those can be sampled).
 
     Args:
         config: sizes.
-        device: where the (uninitialised) parameters are made; "meta" makes none.
-        dtype: of matrices and activations.
+        device: device of the (uninitialised) parameters; "meta" allocates none.
+        dtype: dtype of matrices and activations.
         fp8: keep expert matrices in float8_e4m3fn.
     """
 
@@ -97,10 +97,10 @@ class SpeechModel(nn.Module):
         state: StreamState,
         slot: int,
         start: int = 0,
-        block: int = PREFILL_BLOCK,
+        chunk: int = PREFILL_CHUNK,
         hook: LayerHook | None = None,
     ) -> None:
-        """Reads prompt rows into a stream; call again with the next ``start`` to go on.
+        """Prefills prompt rows into a slot; call again with the next ``start`` to continue.
 
         The tower needs row p + 1 to process row p, so it lags one row: the latest row stays in
         ``state.hidden`` and is finished by the next call or by the first generated frame.
@@ -110,17 +110,17 @@ class SpeechModel(nn.Module):
             state: its slot must hold exactly ``start`` rows (0 after ``reset``).
             slot: the stream.
             start: position of ``rows[0]``.
-            block: rows per pass.
-            hook: sees, and may change, what every backbone layer puts out.
+            chunk: rows per pass.
+            hook: gets, and may change, the output of every backbone layer.
         """
-        for first in range(0, rows.shape[0], block):
-            self._prefill_block(rows[first : first + block], state, slot, start + first, hook)
+        for first in range(0, rows.shape[0], chunk):
+            self._prefill_chunk(rows[first : first + chunk], state, slot, start + first, hook)
         end = start + rows.shape[0]
         state.position[slot] = end
         window = torch.cat((state.recent[slot], rows[-RAS_WINDOW:, 0]))
         state.recent[slot] = window[-RAS_WINDOW:]
 
-    def _prefill_block(
+    def _prefill_chunk(
         self, rows: Tensor, state: StreamState, slot: int, start: int, hook: LayerHook | None
     ) -> None:
         end = start + rows.shape[0]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rt_drama3.config import ModelConfig
 
-RAS_WINDOW = 16  # main tokens that repetition-aware sampling looks back on
+RAS_WINDOW = 16  # latest main tokens that repetition-aware sampling compares with
 
 
 @dataclass
@@ -56,7 +56,7 @@ class StreamState:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> StreamState:
-        """Zeroed state for ``slots`` streams of up to ``context`` rows each."""
+        """Allocates zeroed state for ``slots`` streams of up to ``context`` rows each."""
         back, tower = config.backbone, config.tower
 
         def zeros(*shape: int, kind: torch.dtype = dtype) -> Tensor:
@@ -111,7 +111,7 @@ class StreamState:
         return sum(t.numel() * t.element_size() for t in self.tensors())
 
     def view(self, start: int, end: int) -> StreamState:
-        """A view of slots ``start .. end - 1``; shares memory."""
+        """Returns a view of slots ``start .. end - 1``; shares memory."""
         parts: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -121,13 +121,13 @@ class StreamState:
         return StreamState(**parts)
 
     def reset(self, slot: int) -> None:
-        """Forgets a stream. Cached rows stay but are masked until overwritten."""
+        """Resets a slot. Cached rows stay but are masked until overwritten."""
         for tensor in self._whole():
             tensor[slot].zero_()
         self.recent[slot].fill_(-1)
 
     def scrub(self, slot: int) -> None:
-        """Forgets a stream whose numbers went bad: a NaN in a masked row would still spread."""
+        """Clears a slot whose values are not finite: a NaN in a masked row would still spread."""
         self.reset(slot)
         for tensor in self._cached():
             tensor[slot].zero_()
@@ -140,7 +140,7 @@ class StreamState:
             tensor[target] = tensor[source]
 
     def snapshot(self, slot: int, rows: int) -> Snapshot:
-        """A copy of a stream that has read ``rows`` rows."""
+        """Copies the state of a stream that holds ``rows`` rows."""
         return Snapshot(
             rows,
             [t[slot, :, :rows].clone() for t in self._cached()],

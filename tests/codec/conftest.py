@@ -21,7 +21,7 @@ TINY = CodecConfig(
     pre=WindowTransformerConfig(layers=1, heads=4, head_dim=8, ffn=24, window=5),
 )
 
-# Other rates, sizes that are no powers of two, no transformers on the way in.
+# Other rates, sizes other than powers of two, no transformers on the way in.
 ODD = CodecConfig(
     sample_rate=16_000,
     latent=24,

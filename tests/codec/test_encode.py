@@ -16,7 +16,7 @@ from rt_drama3.errors import RequestError
 from tests.codec.conftest import ODD, TINY
 from tests.oracles.plain_codec import PlainCodec
 
-NEAR_TIE = 1e-4  # squared distance between the two best codes that float32 may not tell apart
+NEAR_TIE = 1e-4  # squared distance between the two best codes that float32 may not distinguish
 
 
 def noise(samples: int, seed: int = 0) -> Tensor:

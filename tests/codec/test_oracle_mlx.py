@@ -60,7 +60,7 @@ def test_encode() -> None:
 
 @pytest.mark.slow
 def test_the_official_sizes() -> None:
-    """391 million random weights: every constant of the official codec at once."""
+    """391 million random weights: every constant of the official codec."""
     config = replace(CodecConfig(), rope_table_dtype="float32")
     state = random_codec_state(config, seed=0)
     codec, oracle = load_codec(config, state), MlxCodec(config, state)

@@ -1,4 +1,4 @@
-"""Decoding as a stream: any grouping, any batch, any length gives the PCM of decoding at once."""
+"""Decoding as a stream: any batching and length gives the PCM of decoding in one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rt_drama3.codec import Codec, load_codec, random_codec_state
-from rt_drama3.codec.codec import _CPU_PIECE
+from rt_drama3.codec.codec import _CPU_CHUNK
 from rt_drama3.errors import CheckpointError, RequestError
 from tests.codec.conftest import ODD, TINY
 from tests.oracles.plain_codec import PlainCodec
@@ -52,9 +52,9 @@ def test_decode_equals_the_plain_codec(config) -> None:
 )
 def test_any_grouping_gives_the_same_pcm(codec: Codec, groups: list[int], seed: int) -> None:
     codes = random_codes(codec, sum(groups), seed=seed)
-    at_once = codec.decode_step(codes, codec.new_state())
-    assert worst(stream(codec, codes, groups), at_once) < TOLERANCE
-    assert worst(codec.decode(codes), at_once) < TOLERANCE
+    whole = codec.decode_step(codes, codec.new_state())
+    assert worst(stream(codec, codes, groups), whole) < TOLERANCE
+    assert worst(codec.decode(codes), whole) < TOLERANCE
 
 
 def test_groups_of_one_far_beyond_the_window(tiny: Codec) -> None:
@@ -64,14 +64,14 @@ def test_groups_of_one_far_beyond_the_window(tiny: Codec) -> None:
 
 def test_any_grouping_of_the_nano_voice(nano_codec: Codec) -> None:
     codes = random_codes(nano_codec, 80)  # its window is 64 frames
-    at_once = nano_codec.decode_step(codes, nano_codec.new_state())
-    assert worst(nano_codec.decode(codes), at_once) < TOLERANCE
-    assert worst(stream(nano_codec, codes, [1, 2] + [4] * 19 + [1]), at_once) < TOLERANCE
+    whole = nano_codec.decode_step(codes, nano_codec.new_state())
+    assert worst(nano_codec.decode(codes), whole) < TOLERANCE
+    assert worst(stream(nano_codec, codes, [1, 2] + [4] * 19 + [1]), whole) < TOLERANCE
     rng = random.Random(0)
     groups: list[int] = []
     while sum(groups) < 80:
         groups.append(min(rng.choice([1, 1, 2, 3, 7, 16]), 80 - sum(groups)))
-    assert worst(stream(nano_codec, codes, groups), at_once) < TOLERANCE
+    assert worst(stream(nano_codec, codes, groups), whole) < TOLERANCE
 
 
 def test_a_frame_changes_nothing_before_its_first_sample(codec: Codec) -> None:
@@ -104,7 +104,8 @@ def test_streams_of_a_batch_may_begin_and_move_at_any_time(tiny: Codec) -> None:
     pcm = tiny.decode_step(torch.cat((first[:, :, 7:12], second[:, :, :5])), state)
     assert worst(pcm[:1], tiny.decode(first)[:, 7 * samples : 12 * samples]) < TOLERANCE
     assert worst(pcm[1:], tiny.decode(second[:, :, :5])) < TOLERANCE
-    state.copy_stream(1, 0)
+    for tensor in state.tensors.values():
+        tensor[0] = tensor[1]
     pcm = tiny.decode_step(second[:, :, 5:9].expand(2, -1, -1), state)
     assert torch.equal(pcm[0], pcm[1])
     assert worst(pcm[:1], tiny.decode(second)[:, 5 * samples : 9 * samples]) < TOLERANCE
@@ -115,13 +116,13 @@ def test_a_state_is_reset_and_cloned_in_place(codec: Codec) -> None:
     state = codec.new_state()
     addresses = {key: tensor.data_ptr() for key, tensor in state.tensors.items()}
     first = codec.decode_step(codes[:, :, :3], state)
-    twin = state.clone()
+    copy = state.clone()
     rest = codec.decode_step(codes[:, :, 3:], state)
-    assert torch.equal(codec.decode_step(codes[:, :, 3:], twin), rest)
+    assert torch.equal(codec.decode_step(codes[:, :, 3:], copy), rest)
     state.reset()
     assert torch.equal(codec.decode_step(codes[:, :, :3], state), first)
     assert {key: tensor.data_ptr() for key, tensor in state.tensors.items()} == addresses
-    assert state.bytes() == sum(t.nbytes for t in twin.tensors.values())
+    assert state.bytes() == sum(t.nbytes for t in copy.tensors.values())
 
 
 def test_a_state_made_in_inference_mode_can_be_reset_outside(tiny: Codec) -> None:
@@ -150,11 +151,11 @@ def test_a_stream_of_many_hours_sounds_like_its_beginning(tiny: Codec) -> None:
     assert float((late - early)[:, heard:].std() / early[:, heard:].std()) < 0.02
 
 
-def test_a_long_take_is_decoded_in_pieces(tiny: Codec) -> None:
-    codes = random_codes(tiny, 3 * _CPU_PIECE + 1)
+def test_a_long_take_is_decoded_in_chunks(tiny: Codec) -> None:
+    codes = random_codes(tiny, 3 * _CPU_CHUNK + 1)
     with mock.patch.object(tiny, "decode_step", wraps=tiny.decode_step) as step:
         pcm = tiny.decode(codes)
-    assert [call.args[0].shape[2] for call in step.call_args_list] == [_CPU_PIECE] * 3 + [1]
+    assert [call.args[0].shape[2] for call in step.call_args_list] == [_CPU_CHUNK] * 3 + [1]
     assert pcm.shape == (1, codes.shape[2] * tiny.frame_samples)
 
 

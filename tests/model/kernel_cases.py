@@ -114,7 +114,7 @@ def check_experts(
     run = moe_launch.experts_many if many else moe_launch.experts_few
     found = run(x, chosen, share, *weights)
     assert_near(found, reference(x, chosen, share, weights), dtype)
-    # A row alone, and beside rows full of other numbers, gives the same bits.
+    # A row alone, and among rows full of other numbers, gives the same bits.
     if not many:
         alone = run(x[1:2], chosen[1:2], share[1:2], *weights)
         assert torch.equal(alone[0], found[1])
@@ -166,7 +166,7 @@ def many_rows_odd_sizes(device: torch.device, dtype: torch.dtype) -> None:
 
 
 @case
-def experts_that_nobody_chose(device: torch.device, dtype: torch.dtype) -> None:
+def experts_that_no_row_chose(device: torch.device, dtype: torch.dtype) -> None:
     from rt_drama3.model.kernels import moe_launch
 
     weights = random_experts(6, 32, 16, device, dtype)

@@ -28,12 +28,13 @@ from rt_drama3.model.state import RAS_WINDOW
 from tests.small import GREEDY, SAMPLED, Slots, prompt_rows, shared_drama
 
 START = 1000  # token id of semantic code 0
-NOBODY = torch.full((1, RAS_WINDOW), -1)
+NO_RECENT = torch.full((1, RAS_WINDOW), -1)
 
 
 # Noise.
 
 
+@settings(deadline=None)
 @given(seed=st.integers(-(2**70), 2**70), offset=st.integers(0, 5000), draws=st.integers(1, 12))
 def test_noise_depends_on_its_coordinates_alone(seed: int, offset: int, draws: int) -> None:
     whole = uniform_noise(seed, 8, 12, offset)
@@ -42,7 +43,7 @@ def test_noise_depends_on_its_coordinates_alone(seed: int, offset: int, draws: i
     assert np.array_equal(whole[3:], uniform_noise(seed, 5, 12, offset + 3))
 
 
-def test_noise_goes_on_where_the_last_piece_ended() -> None:
+def test_noise_continues_where_the_last_segment_ended() -> None:
     whole = uniform_noise(7, 100, 11)
     parts = [uniform_noise(7, n, 11, first) for first, n in ((0, 1), (1, 49), (50, 50))]
     assert np.array_equal(np.concatenate(parts), whole)
@@ -109,7 +110,7 @@ def test_kept_prefix(top_p: float, top_k: int, crossing: bool, count: int) -> No
     assert kept(FOUR, top_p, top_k, crossing) == count
 
 
-def test_a_sum_that_rounds_above_one_drops_nobody() -> None:
+def test_a_sum_that_rounds_above_one_drops_no_candidate() -> None:
     sampling = configured(SamplingConfig(top_p=1.0))
     assert torch.isinf(sampling.top_p).all()
     assert kept([0.4, 0.4, 0.2000001], float("inf"), 3, False) == 3
@@ -155,7 +156,7 @@ def main_draw(
     config: SamplingConfig,
     main: float = 0.0,
     redraw: float = 0.0,
-    recent: Tensor = NOBODY,
+    recent: Tensor = NO_RECENT,
 ) -> int:
     noise = torch.zeros(1, draws_per_frame(3))
     noise[0, MAIN_DRAW], noise[0, RAS_DRAW] = main, redraw
@@ -163,6 +164,7 @@ def main_draw(
     return int(draw_main(logits[None], sampling, noise, recent, START))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40))
 def test_no_noise_is_the_most_probable(values: list[float]) -> None:
     logits = torch.tensor(values)
@@ -186,14 +188,14 @@ def test_equal_logits_draw_the_first() -> None:
 
 def test_draws_follow_the_distribution() -> None:
     logits = torch.tensor([0.5, 2.0, 1.0, -1.0]).log_softmax(-1)
-    everybody = SamplingConfig(top_p=1.0, repetition_aware=False)
+    unrestricted = SamplingConfig(top_p=1.0, repetition_aware=False)
     uniform = (torch.arange(1000) + 0.5) / 1000
-    sampling = configured(everybody, slots=1000, candidates=4, frames=1)
+    sampling = configured(unrestricted, slots=1000, candidates=4, frames=1)
     noise = torch.zeros(1000, draws_per_frame(3))
     noise[:, MAIN_DRAW] = uniform
     many = logits.expand(1000, -1)
     for drawn in (
-        draw_main(many, sampling, noise, NOBODY.expand(1000, -1), START),
+        draw_main(many, sampling, noise, NO_RECENT.expand(1000, -1), START),
         draw_head(many, sampling, uniform),
     ):
         shares = drawn.bincount(minlength=4) / 1000
@@ -239,7 +241,7 @@ REDRAWING = SamplingConfig(top_p=1.0)
 
 
 def recently(*codes: int) -> Tensor:
-    recent = NOBODY.clone()
+    recent = NO_RECENT.clone()
     for place, code in enumerate(codes):
         recent[0, place] = START + code
     return recent
@@ -253,7 +255,7 @@ def test_a_repeated_code_is_drawn_again_from_its_own_noise() -> None:
 
 @pytest.mark.parametrize("place", [0, RAS_WINDOW - 1])
 def test_the_whole_window_counts(place: int) -> None:
-    recent = NOBODY.clone()
+    recent = NO_RECENT.clone()
     recent[0, place] = START
     assert main_draw(PEAKED, REDRAWING, 0.0, 0.9, recent) > 0
 
@@ -265,7 +267,7 @@ def test_without_repetition_awareness_codes_repeat() -> None:
 
 def test_eos_is_never_drawn_again() -> None:
     ending = torch.tensor([0.0, 1.0, 9.0])
-    inside = NOBODY.clone()
+    inside = NO_RECENT.clone()
     inside[0, 0] = START + 2  # where eos would be if it were a code
     assert main_draw(ending, REDRAWING, 0.0, 0.99, inside) == 2
 
@@ -316,16 +318,16 @@ FRAMES = 24
 
 
 def guided(
-    strength: float, config: SamplingConfig, seed: int, beside: bool = False
+    strength: float, config: SamplingConfig, seed: int, crowded: bool = False
 ) -> list[list[int]]:
-    """Codes of a guided stream; ``beside`` it others speak, before and behind."""
+    """Codes of a guided stream; with ``crowded`` others speak before and behind."""
     drama = shared_drama()
-    first = 1 if beside else 0
-    slots = Slots(drama.model, 4 if beside else 2)
+    first = 1 if crowded else 0
+    slots = Slots(drama.model, 4 if crowded else 2)
     slots.prefill(first, prompt_rows(drama, DIRECTED))
     slots.prefill(first + 1, prompt_rows(drama, PLAIN))
     slots.step.configure(first, config, seed, guidance=strength)
-    if beside:
+    if crowded:
         slots.begin(0, prompt_rows(drama, "Someone else."), SAMPLED, 5)
         slots.begin(3, prompt_rows(drama, "And another."), SAMPLED, 6)
     frames = []
@@ -407,7 +409,7 @@ def test_no_guidance_is_the_directed_prompt_alone(config: SamplingConfig) -> Non
 
 
 def test_a_guided_stream_does_not_mind_its_neighbours() -> None:
-    assert guided(2.0, SAMPLED, 4, beside=True) == guided(2.0, SAMPLED, 4)
+    assert guided(2.0, SAMPLED, 4, crowded=True) == guided(2.0, SAMPLED, 4)
 
 
 @settings(max_examples=25, deadline=None)

@@ -23,7 +23,7 @@ from rt_drama3.config import SamplingConfig, SegmentConfig
 from rt_drama3.drama3 import Drama3
 from rt_drama3.model import SpeechModel
 from rt_drama3.model.sampling import draws_per_frame, uniform_noise
-from rt_drama3.model.speech_model import PREFILL_BLOCK
+from rt_drama3.model.speech_model import PREFILL_CHUNK
 from rt_drama3.model.state import RAS_WINDOW
 from rt_drama3.text.prompt import Prompt, PromptBuilder
 from rt_drama3.text.rules import split_text
@@ -257,8 +257,8 @@ def test_prompt_rows_of_texts(make_pair: MakePair, text: str) -> None:
 
 def test_the_long_prompt_spans_blocks(make_pair: MakePair) -> None:
     prompt = make_pair().prompt(CASES["longer than a prefill block"])
-    assert prompt.system_rows > PREFILL_BLOCK
-    assert len(prompt.rows) > 2 * PREFILL_BLOCK
+    assert prompt.system_rows > PREFILL_CHUNK
+    assert len(prompt.rows) > 2 * PREFILL_CHUNK
 
 
 def test_prefill(greedy: Greedy) -> None:

@@ -327,7 +327,7 @@ def test_steering_changes_only_the_rows_of_the_text() -> None:
     slots.step.state.reset(0)
     with torch.inference_mode():
         rows, system = torch.from_numpy(prompt.rows), prompt.system_rows
-        drama.model.prefill(rows[:system], slots.step.state, 0, block=128)
+        drama.model.prefill(rows[:system], slots.step.state, 0, chunk=128)
         hook = push.hook(prompt.text_rows)
         drama.model.prefill(rows[system:], slots.step.state, 0, system, 128, hook)
     slots.rows[0] = len(rows)

@@ -60,7 +60,7 @@ def outputs(
 
     state = StreamState.allocate(drama.config, 1, len(rows))
     with torch.inference_mode():
-        drama.model.prefill(rows, state, 0, block=16, hook=hook)
+        drama.model.prefill(rows, state, 0, chunk=16, hook=hook)
     return [torch.cat(seen[layer]) for layer in range(LAYERS)]
 
 

@@ -1,4 +1,4 @@
-"""CodecStream and CodecWorker: grouping never changes the PCM; who is decoded first."""
+"""CodecStream and CodecWorker: batching never changes the PCM; the order of decoding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rt_drama3.codec_stream import CodecStream, CodecWorker
 from rt_drama3.errors import RequestError
 
 TOLERANCE = 1e-5  # of PCM in -1..1
-WAIT = 20.0  # seconds after which a thread is taken for stuck
+WAIT = 20.0  # seconds after which a thread counts as stuck
 CPU = torch.device("cpu")
 
 Codes = npt.NDArray[np.int64]
@@ -43,17 +43,17 @@ def add(stream: CodecStream, codes: Codes, first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "groups",
+    "batches",
     [[1] * 40, [1, 2, 4, *[4] * 8, 1], [40], [3, 5, 7, 11, 13, 1], [16, 16, 8]],
-    ids=["ones", "growing", "at once", "odd", "large"],
+    ids=["ones", "growing", "whole", "odd", "large"],
 )
-def test_any_grouping_gives_the_pcm_of_decoding_at_once(
-    codec: Codec, codes: Codes, groups: list[int]
+def test_any_batching_gives_the_pcm_of_decoding_in_one_call(
+    codec: Codec, codes: Codes, batches: list[int]
 ) -> None:
     with torch.inference_mode():
         expected = codec.decode(torch.from_numpy(codes)[None])[0].numpy()
     stream, parts, first = CodecStream(codec), [], 0
-    for size in groups:
+    for size in batches:
         add(stream, codes, first, size)
         group = stream.take()
         assert (group.first_frame, group.frames) == (first, size)
@@ -64,10 +64,10 @@ def test_any_grouping_gives_the_pcm_of_decoding_at_once(
     assert np.abs(np.concatenate(parts) - expected).max() <= TOLERANCE
 
 
-def test_a_group_carries_what_belongs_to_its_frames(codec: Codec, codes: Codes) -> None:
+def test_a_batch_carries_the_data_of_its_frames(codec: Codec, codes: Codes) -> None:
     stream = CodecStream(codec)
     assert (stream.gathered, stream.submitted, stream.last_size) == (0, 0, 0)
-    add(stream, codes, 9, 3)  # frames 9, 10 and 11: two pieces of text
+    add(stream, codes, 9, 3)  # frames 9, 10 and 11: two segments
     assert (stream.gathered, stream.submitted) == (3, 0)
     group = stream.take()
     assert np.array_equal(group.codes, codes[:, 9:12])
@@ -79,8 +79,8 @@ def test_a_group_carries_what_belongs_to_its_frames(codec: Codec, codes: Codes) 
 
 
 def test_streams_do_not_share_their_past(codec: Codec, codes: Codes) -> None:
-    alone, beside, other = (CodecStream(codec) for _ in range(3))
-    pcm: dict[CodecStream, list[npt.NDArray[np.float32]]] = {alone: [], beside: [], other: []}
+    alone, mixed, other = (CodecStream(codec) for _ in range(3))
+    pcm: dict[CodecStream, list[npt.NDArray[np.float32]]] = {alone: [], mixed: [], other: []}
 
     def decode(stream: CodecStream, first: int) -> None:
         add(stream, codes, first, 4)
@@ -90,11 +90,11 @@ def test_streams_do_not_share_their_past(codec: Codec, codes: Codes) -> None:
         decode(alone, first)
     for first in range(0, 20, 4):
         decode(other, first + 20)
-        decode(beside, first)
-    assert np.array_equal(np.concatenate(pcm[alone]), np.concatenate(pcm[beside]))
+        decode(mixed, first)
+    assert np.array_equal(np.concatenate(pcm[alone]), np.concatenate(pcm[mixed]))
 
 
-def test_what_one_stream_was_given_stays_as_it_was(codec: Codec, codes: Codes) -> None:
+def test_decoded_pcm_is_not_overwritten(codec: Codec, codes: Codes) -> None:
     """PCM that a listener holds is not a view of memory that decoding writes again."""
     stream = CodecStream(codec)
     add(stream, codes, 0, 2)
@@ -105,7 +105,7 @@ def test_what_one_stream_was_given_stays_as_it_was(codec: Codec, codes: Codes) -
     assert np.array_equal(first, before)
 
 
-def test_a_decode_that_failed_leaves_a_mark(
+def test_a_failed_decode_marks_the_stream_as_broken(
     codec: Codec, codes: Codes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The codec's memory may be half written: nothing that follows can be trusted."""
@@ -159,7 +159,7 @@ def noter(notes: list[str]) -> Callable[[str], Callable[[], None]]:
     return lambda note: lambda: notes.append(note)
 
 
-def test_the_most_urgent_group_is_decoded_first(worker: CodecWorker) -> None:
+def test_the_most_urgent_batch_is_decoded_first(worker: CodecWorker) -> None:
     notes: list[str] = []
     job, gate = noter(notes), occupied(worker)
     for deadline, name in ((3.0, "late"), (1.0, "soon"), (0.0, "now"), (2.0, "then")):
@@ -169,7 +169,7 @@ def test_the_most_urgent_group_is_decoded_first(worker: CodecWorker) -> None:
     assert notes == ["now", "soon", "then", "late"]
 
 
-def test_groups_of_equal_urgency_keep_their_order(worker: CodecWorker) -> None:
+def test_batches_of_equal_urgency_keep_their_order(worker: CodecWorker) -> None:
     notes: list[str] = []
     job, gate = noter(notes), occupied(worker)
     for number in range(20):
@@ -180,7 +180,7 @@ def test_groups_of_equal_urgency_keep_their_order(worker: CodecWorker) -> None:
 
 
 def test_a_stream_keeps_its_order_between_others(worker: CodecWorker) -> None:
-    """Deadlines of a stream never go back, so a more urgent one beside it changes nothing."""
+    """Deadlines of a stream never go back, so a more urgent one changes nothing."""
     notes: list[str] = []
     job, gate = noter(notes), occupied(worker)
     for number, deadline in enumerate((0.0, 0.0, 0.1, 0.2, 0.2, 0.6)):
@@ -192,7 +192,7 @@ def test_a_stream_keeps_its_order_between_others(worker: CodecWorker) -> None:
     assert [n for n in notes if n[0] == "b"] == [f"b{n}" for n in range(6)]
 
 
-def test_jobs_run_beside_the_thread_that_submits(worker: CodecWorker) -> None:
+def test_jobs_run_in_a_thread_of_their_own(worker: CodecWorker) -> None:
     names: list[str] = []
     worker.submit(0.0, lambda: names.append(threading.current_thread().name))
     worker.close()
@@ -235,7 +235,7 @@ def test_close_leaves_no_thread() -> None:
 
 
 def test_one_thread_for_decoding_leaves_torchs_own_count_alone() -> None:
-    """torch keeps the count of a thread, but also hands the latest to every later thread."""
+    """torch keeps the count of a thread, but also applies the latest to every later thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     counts: list[int] = []

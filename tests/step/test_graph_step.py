@@ -1,4 +1,4 @@
-"""FrameStep in eager mode: a stream is the same whatever the other slots do."""
+"""FrameStep in eager mode: a stream does not depend on the other slots."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def same_rows(slots: Slots, one: list[Tensor], other: list[Tensor], rows: int) -
 
 
 def disturbance(slots: Slots, drama: Drama3, home: int) -> Iterator[None]:
-    """Frame by frame, everything that can happen in the slots beside ``home``."""
+    """Frame by frame, everything that can happen in the slots other than ``home``."""
     others = [slot for slot in range(4) if slot != home]
-    texts = ["Nobody home.", "A much longer text than the others have, with a comma.", "Hm."]
+    texts = ["Empty house.", "A much longer text than the others have, with a comma.", "Hm."]
     prompts = [prompt_rows(drama, text) for text in texts]
     step = slots.step
     yield
@@ -70,7 +70,7 @@ def disturbance(slots: Slots, drama: Drama3, home: int) -> Iterator[None]:
     slots.begin(others[1], prompts[1], GREEDY, 2)
     slots.prefill(others[2], prompts[2][:5])
     yield
-    with torch.inference_mode():  # the next block of a prompt
+    with torch.inference_mode():  # the next chunk of a prompt
         drama.model.prefill(prompts[2][5:], step.state, others[2], 5)
     yield
     step.configure(others[2], SAMPLED, 3)
@@ -106,10 +106,10 @@ def test_codes_do_not_depend_on_the_other_slots(
     assert len({tuple(frame) for frame in alone}) > FRAMES // 2  # it does not just hum
     slots = Slots(drama.model, 4)
     slots.begin(home, rows, config, 42)
-    beside = disturbance(slots, drama, home)
+    others = disturbance(slots, drama, home)
     frames = []
     for _ in range(FRAMES):
-        next(beside, None)
+        next(others, None)
         frames.append(slots.frame()[home])
     assert frames == alone
 
@@ -154,7 +154,7 @@ def test_idle_slots_keep_their_state_bit_for_bit(drama: Drama3, rows: Tensor) ->
 def test_idle_slots_keep_what_counts_when_they_are_computed_along(
     drama: Drama3, rows: Tensor
 ) -> None:
-    """As a compiled or captured batch does: all rows at once, the idle ones among them."""
+    """As a compiled or captured batch does: all rows together, the idle ones among them."""
     from rt_drama3.graph_step import frame_step
 
     slots = Slots(drama.model, 4)
@@ -188,7 +188,7 @@ def test_a_pause_changes_nothing(model: SpeechModel, rows: Tensor, config: Sampl
 
 
 @SAMPLINGS
-def test_a_snapshot_goes_on_in_any_slot(
+def test_a_snapshot_continues_in_any_slot(
     model: SpeechModel, rows: Tensor, config: SamplingConfig
 ) -> None:
     expected = solo(model, rows, config, 3, 20)
@@ -264,7 +264,7 @@ def test_lengths_end_with_the_context(model: SpeechModel) -> None:
     assert [step.length_for(n) for n in (1, 32, 33, 64, 65, 100)] == [32, 32, 64, 64, 100, 100]
 
 
-def test_a_stream_may_fill_its_context_and_a_step_beyond_harms_nobody(
+def test_a_stream_may_fill_its_context_and_a_step_beyond_is_harmless(
     model: SpeechModel, rows: Tensor
 ) -> None:
     context = len(rows) + 10
@@ -283,7 +283,7 @@ def test_a_stream_may_fill_its_context_and_a_step_beyond_harms_nobody(
 
 @pytest.mark.parametrize("cuts", [(1,), (7,), (1, 2, 3), (20, 21)])
 @SAMPLINGS
-def test_a_prompt_read_in_parts_is_the_prompt_read_at_once(
+def test_a_prompt_prefilled_in_chunks_equals_one_prefilled_whole(
     model: SpeechModel, rows: Tensor, config: SamplingConfig, cuts: tuple[int, ...]
 ) -> None:
     """The tower lags one row behind: it must not miss or repeat one at a seam."""
@@ -322,7 +322,7 @@ def poison(slots: Slots, slot: int) -> None:
             tensor[slot] = float("nan")
 
 
-def test_bad_numbers_are_told_and_do_not_spread(drama: Drama3, rows: Tensor) -> None:
+def test_bad_numbers_are_reported_and_do_not_spread(drama: Drama3, rows: Tensor) -> None:
     slots = Slots(drama.model, 3)
     for slot in range(3):
         slots.begin(slot, rows, SAMPLED, slot)

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-FEW_ROWS = 16  # up to so many rows the experts' weights are read once per row, without grouping
+FEW_ROWS = 16  # up to this number of rows, expert weights are read once per row, ungrouped
 
 
 def _available() -> bool:
@@ -30,7 +30,7 @@ def _available() -> bool:
 
 
 def _on_device_of(x: Tensor) -> AbstractContextManager[object]:
-    """Kernels start on the current device, which need not be the one that holds ``x``."""
+    """Kernels launch on the current device, which may not be the one that holds ``x``."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
@@ -38,7 +38,7 @@ AVAILABLE = _available()
 
 
 def usable(x: Tensor) -> bool:
-    """Whether the operators here can take ``x``."""
+    """Whether these operators can process ``x``."""
     return AVAILABLE and x.is_cuda
 
 

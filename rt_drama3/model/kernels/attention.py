@@ -6,7 +6,7 @@
 One stream has as many independent heads as key/value heads, two in Drama 3, which would leave
 nearly all of a GPU idle. So the cached rows are cut into pieces of a fixed size, every piece is
 attended to on its own, and a second kernel merges the pieces ("flash decoding", Dao et al., 2023).
-Pieces beyond a stream's position end at once: a stream reads its own rows, however long the
+Pieces beyond a stream's position return immediately: a stream reads its own rows, however long the
 attention length or another stream is, and its result does not depend on either.
 """
 
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_MERGED = 16  # pieces that are merged at once
+_MERGED = 16  # pieces merged per iteration
 
 
 def piece_rows(itemsize: int) -> int:

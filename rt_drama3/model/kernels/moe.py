@@ -5,8 +5,8 @@
 
 A frame step has few rows, so its cost is the bytes of the chosen experts: one kernel turns a (row,
 expert) pair into its hidden values, a second one those into the pair's output. Every weight is read
-once, straight into registers, 16 bytes per thread and load, all loads of a program in flight at
-once. In the official model the 8 experts of one row and layer are 25 MB, 6 us at 4.3 TB/s, and a
+once, straight into registers, 16 bytes per thread and load, all loads of a program in
+flight. In the official model the 8 experts of one row and layer are 25 MB, 6 us at 4.3 TB/s, and a
 layer's two launches spread them over 512 programs each. A prompt has many rows per expert, so there
 every expert multiplies its own rows on the matrix units; up to some hundred rows it is still bound
 by reading nearly all experts, 0.8 GB per layer.

@@ -1,4 +1,4 @@
-"""Starts the kernels of ``kernels.moe``: buffers, grids and tile sizes, chosen from sizes alone."""
+"""Launches the kernels of ``kernels.moe``: buffers, grids, and tiles chosen from sizes alone."""
 
 from __future__ import annotations
 

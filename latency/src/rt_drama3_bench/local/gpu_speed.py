@@ -220,7 +220,7 @@ def measure_prefill(bench: DeviceRun, model: SpeechModel) -> dict[str, Any]:
 
             def read(prompt: Tensor = prompt, block: int = block) -> None:
                 step.state.reset(0)
-                model.prefill(prompt, step.state, 0, block=block)
+                model.prefill(prompt, step.state, 0, chunk=block)
 
             with torch.inference_mode():
                 ms = bench.milliseconds(read, times=1, rounds=3, warm_ups=1)
