@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rt_drama3.protocol.directing import read_directing, read_reference
+from rt_drama3.protocol.directing import read_directing, read_grid, read_reference
 from rt_drama3.protocol.events import Event, Finish, Mute, Start, Text
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import read_output
@@ -28,7 +28,6 @@ from rt_drama3.protocol.order import (
     Reference,
     SpeechOrder,
     checked_text,
-    read_codes,
     read_sampling,
     read_voice,
     transcript,
@@ -195,4 +194,6 @@ class NativeSession(Session[NativeUtterance]):
     def _reference(self, entry: Fields, audio_too: bool) -> Reference:
         if audio_too:
             return read_reference(entry, self._facts, self._limits, base64_too=False)
-        return read_codes(entry, transcript(entry, self._limits), self._facts, self._limits)
+        text = transcript(entry, self._limits)
+        codes = read_grid(entry, "vq_codes", self._facts, self._limits, base64_too=False)
+        return Reference(text, codes=codes)

@@ -210,33 +210,6 @@ def transcript(fields: Fields, limits: ProtocolLimits) -> str:
     return checked_text(text, fields.path("text"), "bad_reference")
 
 
-def read_codes(fields: Fields, text: str, facts: ModelFacts, limits: ProtocolLimits) -> Reference:
-    """A clip as ``vq_codes``: uint16 little-endian, ``[num_codebooks, frames]`` row by row.
-
-    Raises:
-        Refused: ``bad_reference``.
-    """
-    data = fields.value("vq_codes")
-    if not isinstance(data, bytes):
-        raise fields.refuse("vq_codes", "bin is needed", "bad_reference")
-    frames, rest = divmod(len(data), 2 * facts.num_codebooks)
-    if rest or not frames:
-        raise Refused(
-            "bad_reference",
-            f"{fields.path('vq_codes')} has {len(data)} bytes; {facts.num_codebooks} codes of 2 "
-            "bytes per frame are needed.",
-        )
-    seconds = frames * facts.frame_seconds
-    if seconds > limits.reference_seconds:
-        raise Refused(
-            "bad_reference",
-            f"{fields.path('vq_codes')} lasts {seconds:.1f} s; at most "
-            f"{limits.reference_seconds:g} s may be.",
-        )
-    codes = np.frombuffer(data, "<u2").reshape(facts.num_codebooks, frames).astype(np.int64)
-    return Reference(text, codes=codes)
-
-
 def checked_audio(
     data: bytes, limits: ProtocolLimits, what: str = "the audio of a reference"
 ) -> bytes:

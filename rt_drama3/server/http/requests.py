@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -22,6 +23,7 @@ _REQUEST_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 T = TypeVar("T")
 ErrorShape = Callable[[RtDrama3Error, str], tuple[int, dict[str, Any]]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def service_of(request: Request) -> Service:
@@ -47,6 +49,24 @@ def error_response(
         log.error("request %s failed: %s", name, error)
     status, body = shape(refused, name)
     return JSONResponse(body, status, error_headers(refused, name))
+
+
+def reports_errors(shape: ErrorShape = fish_error) -> Callable[[Endpoint], Endpoint]:
+    """Decorates an endpoint: its errors become responses in the shape of its API."""
+
+    def decorate(endpoint: Endpoint) -> Endpoint:
+        @functools.wraps(endpoint)
+        async def wrapper(request: Request) -> Response:
+            try:
+                return await endpoint(request)
+            except RtDrama3Error as error:
+                return error_response(service_of(request), error, request_id(request), shape)
+            except ClientDisconnect:
+                return Response(status_code=499)
+
+        return wrapper
+
+    return decorate
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> list[bytes]:

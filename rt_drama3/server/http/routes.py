@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol import Reference, Refused
 from rt_drama3.protocol.clips import read_clip
 from rt_drama3.protocol.fields import Fields
@@ -18,8 +17,8 @@ from rt_drama3.protocol.refusals import show
 from rt_drama3.server import metrics
 from rt_drama3.server.http.openapi import document
 from rt_drama3.server.http.requests import (
-    error_response,
     read_limited,
+    reports_errors,
     request_id,
     service_of,
     while_connected,
@@ -53,36 +52,25 @@ async def openapi(request: Request) -> Response:
     return JSONResponse(document(service_of(request).broadcaster is not None))
 
 
+@reports_errors()
 async def prometheus(request: Request) -> Response:
     """``GET /metrics``."""
-    service = service_of(request)
-    try:
-        _check_reader(service, request)
-    except RtDrama3Error as error:
-        return error_response(service, error, request_id(request))
+    service = _readable(request)
     return Response(service.metrics.render(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
 
+@reports_errors()
 async def models(request: Request) -> Response:
     """``GET /v1/models``, as OpenAI has it."""
-    service = service_of(request)
-    try:
-        _check_reader(service, request)
-    except RtDrama3Error as error:
-        return error_response(service, error, request_id(request))
-    return JSONResponse({"object": "list", "data": [_model(service)]})
+    return JSONResponse({"object": "list", "data": [_model(_readable(request))]})
 
 
+@reports_errors(openai_error)
 async def one_model(request: Request) -> Response:
     """``GET /v1/models/{name}``, as OpenAI has it."""
-    service, name = service_of(request), request_id(request)
-    try:
-        _check_reader(service, request)
-        wanted = request.path_params["name"]
-        if wanted != service.facts.name:
-            raise Refused("no_such_route", f"model {show(wanted)} is not loaded here.")
-    except RtDrama3Error as error:
-        return error_response(service, error, name, openai_error)
+    service, wanted = _readable(request), request.path_params["name"]
+    if wanted != service.facts.name:
+        raise Refused("no_such_route", f"model {show(wanted)} is not loaded here.")
     return JSONResponse(_model(service))
 
 
@@ -90,64 +78,52 @@ def _model(service: Service) -> dict[str, object]:
     return {"id": service.facts.name, "object": "model", "created": 0, "owned_by": "rt-drama3"}
 
 
+@reports_errors()
 async def list_voices(request: Request) -> Response:
     """``GET /v1/voices``."""
-    service = service_of(request)
-    try:
-        _check_reader(service, request)
-    except RtDrama3Error as error:
-        return error_response(service, error, request_id(request))
-    voices = [voice.public() for voice in service.voices.all()]
+    voices = [voice.public() for voice in _readable(request).voices.all()]
     return JSONResponse({"object": "list", "data": voices})
 
 
+@reports_errors()
 async def add_voice(request: Request) -> Response:
-    """``POST /v1/voices``: a name, and clips with what is said in them."""
+    """``POST /v1/voices``: a name, and clips with their transcripts."""
     service, name = service_of(request), request_id(request)
-    try:
-        service.access.check_key(request.headers.get("authorization"))
-        check_request(service.config, request.headers.get("origin"))
-        drama = service.check_ready().drama
-        address = request.client.host if request.client else ""
-        with service.access.connection(address, "/v1/voices"):
-            parts = await read_limited(request, service)
-            voice_name, clips = await service.workers.unpack(
-                partial(_read_voice, request, limits=service.limits), parts
-            )
-            clips = await while_connected(request, service.openings.fetched(clips))
-            seconds = service.limits.reference_seconds
-            voice = await service.workers.encode(
-                service.voices.add, voice_name, clips, drama, seconds
-            )
-    except RtDrama3Error as error:
-        return error_response(service, error, name)
-    except ClientDisconnect:
-        return Response(status_code=499)  # the client is gone
+    service.access.check_key(request.headers.get("authorization"))
+    check_request(service.config, request.headers.get("origin"))
+    drama = service.check_ready().drama
+    address = request.client.host if request.client else ""
+    with service.access.connection(address, "/v1/voices"):
+        parts = await read_limited(request, service)
+        read = partial(_read_voice, request, limits=service.limits)
+        voice_name, clips = await service.workers.unpack(read, parts)
+        clips = await while_connected(request, service.openings.fetched(clips))
+        add, seconds = service.voices.add, service.limits.reference_seconds
+        voice = await service.workers.encode(add, voice_name, clips, drama, seconds)
     notices = [FIXED_VOICE] if drama.fixed_voice else []
     return JSONResponse({**voice.public(), "notices": notices}, 201, {"X-Request-Id": name})
 
 
+@reports_errors()
 async def one_voice(request: Request) -> Response:
     """``GET|DELETE /v1/voices/{name}``."""
-    service, name = service_of(request), request_id(request)
-    try:
-        _check_reader(service, request)
-        check_request(service.config, request.headers.get("origin"))
-        wanted = request.path_params["name"]
-        voice = service.voices.get(wanted)
-        if voice is None:
-            raise Refused("unknown_voice", f"voice {wanted[:60]!r} is not stored here.")
-        if request.method == "DELETE":
-            await service.workers.run(service.voices.remove, wanted)
-            return JSONResponse({"id": wanted, "object": "voice", "deleted": True})
-    except RtDrama3Error as error:
-        return error_response(service, error, name)
+    service, wanted = _readable(request), request.path_params["name"]
+    check_request(service.config, request.headers.get("origin"))
+    voice = service.voices.get(wanted)
+    if voice is None:
+        raise Refused("unknown_voice", f"voice {wanted[:60]!r} is not stored here.")
+    if request.method == "DELETE":
+        await service.workers.run(service.voices.remove, wanted)
+        return JSONResponse({"id": wanted, "object": "voice", "deleted": True})
     return JSONResponse(voice.public())
 
 
-def _check_reader(service: Service, request: Request) -> None:
+def _readable(request: Request) -> Service:
+    """The service, if the client may read the server's own data."""
+    service = service_of(request)
     service.access.check_key(request.headers.get("authorization"))
     check_reader(service.config, request.headers.get("host"))
+    return service
 
 
 def _read_voice(

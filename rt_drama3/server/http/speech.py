@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -39,6 +39,7 @@ from rt_drama3.server.http.requests import (
     ErrorShape,
     error_response,
     read_limited,
+    reports_errors,
     request_id,
     service_of,
     until_gone,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rt_drama3.server")
 
 
+@reports_errors()
 async def tts(request: Request) -> Response:
     """``POST /v1/tts``."""
     service = service_of(request)
@@ -69,6 +71,7 @@ async def tts(request: Request) -> Response:
     return await _speech(request, "/v1/tts", parse, fish_error)
 
 
+@reports_errors(openai_error)
 async def openai_speech(request: Request) -> Response:
     """``POST /v1/audio/speech``."""
     service = service_of(request)
@@ -87,16 +90,11 @@ async def _speech(
     accepted = time.monotonic()
     address = request.client.host if request.client else ""
     with contextlib.ExitStack() as until_over:
-        try:
-            service.access.check_key(request.headers.get("authorization"))
-            check_request(service.config, request.headers.get("origin"))
-            service.check_ready()
-            until_over.enter_context(service.access.connection(address, route))
-            order = await service.workers.unpack(parse, await read_limited(request, service))
-        except RtDrama3Error as error:
-            return error_response(service, error, name, shape)
-        except ClientDisconnect:
-            return Response(status_code=499)  # the client is gone
+        service.access.check_key(request.headers.get("authorization"))
+        check_request(service.config, request.headers.get("origin"))
+        service.check_ready()
+        until_over.enter_context(service.access.connection(address, route))
+        order = await service.workers.unpack(parse, await read_limited(request, service))
         return SpeechResponse(service, order, name, route, accepted, shape, until_over.pop_all())
 
 

@@ -6,26 +6,22 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
-from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol import (
     ListenOptions,
     ListenSession,
     Mute,
-    as_refused,
-    error_headers,
-    fish_error,
-    new_request_id,
 )
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.wire import parse_json
 from rt_drama3.server import access, origins
-from rt_drama3.server.http.requests import error_response, read_body, request_id, service_of
+from rt_drama3.server.http.requests import read_body, reports_errors, request_id, service_of
 from rt_drama3.server.monitor.broadcaster import Broadcaster
 from rt_drama3.server.service import Service
+from rt_drama3.server.ws.admission import admission
 from rt_drama3.server.ws.outbox import REPLY_BYTES, Outbox
 
 log = logging.getLogger("rt_drama3.server")
@@ -40,28 +36,12 @@ async def listen(websocket: WebSocket) -> None:
     service: Service = websocket.app.state.service
     broadcaster = service.broadcaster
     assert broadcaster is not None  # otherwise there is no such route
-    address = websocket.client.host if websocket.client else ""
-    name = new_request_id()
-    try:
-        service.access.check_key(access.authorization(websocket))
-        origin, host = websocket.headers.get("origin"), websocket.headers.get("host")
-        origins.check_listener(service.config, origin, host)
-        service.check_ready()
+    async with admission(websocket, ROUTE, origins.check_listener) as name:
         options = ListenOptions.read(
             websocket.query_params, service.facts, service.config.sink_mode
         )
-        with service.access.connection(address, ROUTE):
-            headers = [(b"x-request-id", name.encode())]
-            await websocket.accept(access.subprotocol(websocket), headers)
-            await Listener(service, broadcaster, websocket, options, name).run()
-    except RtDrama3Error as error:
-        status, body = fish_error(error, name)
-        service.metrics.errors.labels(as_refused(error).code).inc()
-        log.info("refused", extra={"fields": {"id": name, "route": ROUTE, **body}})
-        response = JSONResponse(body, status, error_headers(error, name))
-        await websocket.send_denial_response(response)
-    except WebSocketDisconnect:
-        pass  # during the handshake
+        await websocket.accept(access.subprotocol(websocket), [(b"x-request-id", name.encode())])
+        await Listener(service, broadcaster, websocket, options, name).run()
 
 
 class Listener:
@@ -156,23 +136,19 @@ class Listener:
             self._ending = asyncio.create_task(ending)
 
 
+@reports_errors()
 async def stop(request: Request) -> Response:
     """``POST /v1/stop``: mutes everything."""
     service, name = service_of(request), request_id(request)
     broadcaster = service.broadcaster
     assert broadcaster is not None  # otherwise there is no such route
-    try:
-        service.access.check_key(request.headers.get("authorization"))
-        origin, host = request.headers.get("origin"), request.headers.get("host")
-        origins.check_listener(service.config, origin, host)
-        # Not counted as a connection: it has to work even at that limit.
-        body = b"".join(await read_body(request, STOP_BYTES, service.config.body_seconds))
-        cancel = Fields(parse_json(body, service.limits)).flag("cancel") if body else False
-        await broadcaster.mute()
-        cut = service.drain.cut() if cancel else 0
-    except RtDrama3Error as error:
-        return error_response(service, error, name)
-    except ClientDisconnect:
-        return Response(status_code=499)  # the client is gone
+    service.access.check_key(request.headers.get("authorization"))
+    origin, host = request.headers.get("origin"), request.headers.get("host")
+    origins.check_listener(service.config, origin, host)
+    # Not counted as a connection: it has to work even at that limit.
+    body = b"".join(await read_body(request, STOP_BYTES, service.config.body_seconds))
+    cancel = Fields(parse_json(body, service.limits)).flag("cancel") if body else False
+    await broadcaster.mute()
+    cut = service.drain.cut() if cancel else 0
     log.info("stop", extra={"fields": {"id": name, "cancelled": cut}})
     return JSONResponse({"status": "quiet", "cancelled": cut}, headers={"X-Request-Id": name})
