@@ -1,4 +1,4 @@
-"""Clients that do everything wrong, one connection after the other, and what they must be told."""
+"""Clients that do everything wrong, one connection after the other, and the answers to them."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Attacker:
         return 1
 
     def request(self) -> int:
-        """A whole request that is wrong: an answer comes, and it is no 500."""
+        """A whole request that is wrong: an answer comes, and it is not a 500."""
         data = self._rng.choice(REQUESTS)
         raw = self._connect()
         status = 0
@@ -228,7 +228,7 @@ class Attacker:
         return 1
 
     def flood(self) -> int:
-        """Many frames at once, as control frames, fragments, or empty messages."""
+        """Many frames in one write, as control frames, fragments, or empty messages."""
         rng = self._rng
         raw = self._connect()
         raw.upgrade(ROUTES["native"])

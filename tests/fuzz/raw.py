@@ -92,7 +92,7 @@ class Raw:
         return found
 
     def response(self) -> int:
-        """The status of an HTTP answer; what belongs to it beside its head stays unread."""
+        """The status of an HTTP answer; its body stays unread."""
         while b"\r\n\r\n" not in self._rest:
             self._more()
         head, self._rest = self._rest.split(b"\r\n\r\n", 1)

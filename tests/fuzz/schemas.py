@@ -72,7 +72,7 @@ def bodies(name: str) -> st.SearchStrategy[Any]:
 
 
 def drawn(strategy: st.SearchStrategy[Any], count: int, number: int) -> list[Any]:
-    """So many values, the same for the same number."""
+    """That many values, the same for the same number."""
     found: list[Any] = []
 
     @seed(number)

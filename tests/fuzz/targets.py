@@ -218,8 +218,8 @@ class _Server:
                 self.ended.add(message["id"])
 
     def act(self, what: int) -> None:
-        going_on = (one for one in self.asked if one.state is not State.OVER)
-        utterance = next(going_on, self.utterance)
+        running = (one for one in self.asked if one.state is not State.OVER)
+        utterance = next(running, self.utterance)
         if utterance is None:
             return
         match what % ACTS:

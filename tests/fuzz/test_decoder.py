@@ -44,7 +44,7 @@ def test_mutants_of_the_seeds_pass() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="needs atheris")
 def test_a_short_run_of_atheris(tmp_path: Path) -> None:
     command = [sys.executable, str(HERE / "decoder.py"), "-runs=4000", "-seed=4"]
-    command.append("-rss_limit_mb=0")  # the peak that is looked at is inherited from this process
+    command.append("-rss_limit_mb=0")  # the measured peak is inherited from this process
     ran = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
         text=True, timeout=300, check=False,

@@ -85,7 +85,7 @@ def check_plugin(
         name: of the plugin, for the figures.
         server: that it speaks with.
         speak: speaks ``TEXTS`` in order.
-        trimmed: what was heard, expected beside it, without what a framework adds.
+        trimmed: what was heard, the expected audio, without what a framework adds.
     """
     expected = {text: server.native(text, sample_rate=RATE) for text in SENTENCES}
     log = Log(server)

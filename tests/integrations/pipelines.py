@@ -1,4 +1,4 @@
-"""A speech service in a real Pipecat pipeline that runs, whoever's service it is."""
+"""A speech service in a real Pipecat pipeline that runs, for any service."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Ear(FrameProcessor):  # type: ignore[misc]
         return [frame for frame in self.frames if isinstance(frame, kind)]
 
     async def until(self, kind: type[Frame], count: int) -> None:
-        """Waits until so many frames of a kind have come."""
+        """Waits until that many frames of a kind have arrived."""
         async with asyncio.timeout(WAIT):
             while len(self.of(kind)) < count:
                 self._changed.clear()

@@ -63,7 +63,7 @@ def without_marker(heard: bytes, samples: int, rate: int = RATE) -> bytes:
     return heard[: 2 * samples]
 
 
-# The plugin asks for wav unless it is told otherwise, and unpacks it itself.
+# The plugin asks for wav by default, and unpacks it itself.
 @pytest.mark.parametrize("settings", [{}, {"output_format": "pcm"}], ids=["wav", "pcm"])
 def test_synthesize(settings: dict[str, Any], server: Watched) -> None:
     async def work() -> bytes:
@@ -106,7 +106,7 @@ def test_two_utterances_on_the_pooled_socket(
 
 @pytest.mark.parametrize(("name", "rate", "lost"), [("mp3", 32_000, 0), ("opus", 48_000, 960)])
 def test_compressed_formats(name: str, rate: int, lost: int, server: Watched) -> None:
-    """LiveKit's decoder drops the first 20 ms of every Ogg Opus, whoever wrote it."""
+    """LiveKit's decoder drops the first 20 ms of every Ogg Opus, of any writer."""
 
     async def work() -> bytes:
         async with plugin(server, output_format=name) as tts:

@@ -134,7 +134,7 @@ def test_models(server: Watched) -> None:
     assert client(server).models.retrieve("nano").id == "nano"
 
 
-def test_a_route_that_is_not_here_is_told_so(server: Watched) -> None:
+def test_a_missing_route_is_a_404(server: Watched) -> None:
     chat = client(server).chat.completions
     with pytest.raises(openai.NotFoundError, match=r"POST /v1/chat/completions: Not Found"):
         chat.create(model="any", messages=[{"role": "user", "content": "Hi."}])

@@ -118,7 +118,7 @@ def test_metrics(server: Watched) -> None:
 
 
 def test_interruption(talkative: Watched) -> None:
-    """The service stops, closes and connects anew, so the close is known at once."""
+    """The service stops, closes and reconnects, so the close is noticed immediately."""
 
     async def work() -> None:
         async with call(talkative) as talk:

@@ -162,7 +162,7 @@ def assert_same(heard: bytes, expected: bytes) -> None:
 
 
 def assert_whole(encoded: bytes, samples: int, sample_rate: int) -> None:
-    """A file has that rate and nothing of so many samples is missing; encoders fill up blocks."""
+    """A file has that rate and none of that many samples are missing; encoders fill up blocks."""
     heard, rate = read_audio(io.BytesIO(encoded))
     assert rate == sample_rate
     assert 0 <= len(heard) - samples <= 0.1 * rate, f"{len(heard)} samples instead of {samples}"
@@ -207,7 +207,7 @@ class Interruption:
         until(lambda: self._speech._cancelled, "noticing the client's close")
 
     def finish(self) -> int:
-        """Lets the engine go on; returns how many frames it made of the stream since."""
+        """Lets the engine continue; returns how many frames it made of the stream since."""
         self._frames.free()
         until(lambda: self._speech.ended, "ending the stream")
         maker = self._watched.place.engine._loop.maker  # type: ignore[union-attr]

@@ -56,7 +56,7 @@ def test_strings_are_base64_in_json_alone() -> None:
     assert read_clip(url, "Said.", LIMITS, base64_too=False).url == "http://example.com/"
 
 
-def test_strings_that_are_too_long_for_any_text_are_told_so() -> None:
+def test_strings_that_are_too_long_for_any_text_are_refused() -> None:
     long = "x" * (4 * LIMITS.pending_characters + 1)
     for message in (
         parse_json(json.dumps({"text": long}).encode(), LIMITS),

@@ -116,7 +116,7 @@ def test_everything_that_waits_ends_with_the_connection() -> None:
     assert kinds(client.session.disconnected()) == ["Cancel"] * 3
 
 
-def test_the_one_that_fails_is_named_though_others_wait_behind_it() -> None:
+def test_a_failure_names_its_utterance_while_others_wait_behind_it() -> None:
     client = fish()
     first = started(client)
     client.send({"event": "stop"})
@@ -224,7 +224,7 @@ def test_unknown_events_are_ignored_with_a_few_words() -> None:
     assert client.hear(utterance.done, Outcome())[0]["reason"] == "stop"
 
 
-def test_extra_messages_are_none_that_clients_would_take_for_audio() -> None:
+def test_extra_messages_are_not_mistaken_for_audio() -> None:
     client = fish()
     utterance = started(client, prosody={"speed": 1.5})
     assert [said["event"] for said in client.said] == ["warning"]
@@ -256,7 +256,7 @@ def test_wav_and_large_audio_come_in_pieces_below_64_kib() -> None:
         ({"event": "text", "text": "x" * 65_537}, "text_too_long"),
     ],
 )
-def test_a_lost_message_is_told_and_finish_says_error(message: Any, code: str) -> None:
+def test_a_lost_message_is_an_error_and_so_is_finish(message: Any, code: str) -> None:
     client = fish()
     utterance = started(client)
     assert kinds(client.send(message)) == ["Send"]

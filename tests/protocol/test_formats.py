@@ -60,7 +60,7 @@ def test_every_settled_output_can_be_encoded(name: str) -> None:
             encode.StreamEncoder(name, output.sample_rate, bitrate=output.bitrate)
 
 
-def test_raw_audio_tells_its_rate_in_the_content_type() -> None:
+def test_the_content_type_of_raw_audio_has_its_rate() -> None:
     assert Output("pcm", 16_000).content_type() == "audio/pcm; rate=16000; channels=1"
     assert Output("mp3", 44_100).content_type() == "audio/mpeg"
 

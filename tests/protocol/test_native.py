@@ -91,7 +91,7 @@ def test_a_final_text_needs_no_finish() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   ", "...", "😀", "\u200b!"])
-def test_text_without_words_is_no_error(text: str) -> None:
+def test_text_without_words_is_accepted(text: str) -> None:
     order = started(native(), text=text, final=True).order
     assert order.speechless
     assert not started(native(), text=text).order.speechless  # more may come
@@ -171,7 +171,7 @@ def test_text_on_its_way_when_an_utterance_ends_is_dropped_quietly() -> None:
     started(client)
     client.send({"type": "cancel"})
     assert client.send({"type": "text", "text": "late"}) == []
-    assert client.send({"type": "finish"}) == []  # whoever fed the text is done with it
+    assert client.send({"type": "finish"}) == []  # the sender of the text has finished
     assert refused(client, {"type": "text", "text": "x"})["code"] == "out_of_order"
     started(client)
     client.send({"type": "cancel"})
@@ -246,7 +246,7 @@ def test_ping_is_echoed() -> None:
         ({"type": "text", "text": "x" * 65_537}, "text_too_long"),
     ],
 )
-def test_a_wrong_message_is_ignored_and_the_utterance_goes_on(message: Any, code: str) -> None:
+def test_an_invalid_message_is_ignored_and_the_utterance_continues(message: Any, code: str) -> None:
     client = native()
     utterance = started(client)
     error = refused(client, message)
@@ -341,7 +341,7 @@ def test_the_server_may_end_a_connection(code: str, close: int) -> None:
     assert client.session.close(code, "again") == []
 
 
-def test_a_client_that_vanishes_stops_its_stream() -> None:
+def test_a_client_that_disconnects_stops_its_stream() -> None:
     client = native()
     started(client)
     assert kinds(client.session.disconnected()) == ["Cancel"]
@@ -358,7 +358,7 @@ def test_what_was_unpacked_elsewhere_is_taken_and_so_is_its_refusal() -> None:
     assert (client.last()["code"], client.last()["scope"]) == ("too_large", "message")
 
 
-def test_a_ping_that_is_too_long_is_told_how_long_it_may_be() -> None:
+def test_a_ping_that_is_too_long_gets_the_limit() -> None:
     client = native()
     said = refused(client, {"type": "ping", "data": "x" * 65})
     assert said["message"].startswith("data has 65 characters; the limit is 64")

@@ -68,8 +68,8 @@ def test_a_cut_take_and_an_empty_one_lose() -> None:
 
 def test_directions_are_not_spoken() -> None:
     plain = duration_sanity(take(2.5))
-    told = f"<|speaker:0|> [very slow and very sad, as if nobody listened] {TEXT}"
-    assert duration_sanity(take(2.5, text=told)) == pytest.approx(plain)
+    directed = f"<|speaker:0|> [very slow and very sad, as if lost in thought] {TEXT}"
+    assert duration_sanity(take(2.5, text=directed)) == pytest.approx(plain)
     assert duration_sanity(take(2.5, text="[laughs]")) == 0
 
 
@@ -96,8 +96,8 @@ def listening(heard: str) -> tuple[AsrScorer, list[npt.NDArray[np.float32]]]:
 )
 def test_what_is_heard_is_compared_by_letters(heard: str, score: float) -> None:
     scorer, given = listening(heard)
-    told = "<|speaker:3|> [sad] It was <slow>late</slow>, and the lights were off. [sighs]"
-    assert scorer(take(2, text=told)) == pytest.approx(score)
+    directed = "<|speaker:3|> [sad] It was <slow>late</slow>, and the lights were off. [sighs]"
+    assert scorer(take(2, text=directed)) == pytest.approx(score)
     assert len(given[0]) == pytest.approx(2 * ASR_RATE, rel=0.02)
     assert given[0].dtype == np.float32
 

@@ -20,6 +20,6 @@ def ending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Its speech goes on until a limit or a cancel."""
+    """Its speech continues until a limit or a cancel."""
     with serving(shared_drama(), tmp_path_factory.mktemp("endless")) as place:
         yield place

@@ -1,4 +1,4 @@
-"""Who may come in, and how many."""
+"""Keys, origins and limits of connections."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_more_streams_than_the_engine_takes(tmp_path: Path) -> None:
         place.until_free()
 
 
-def test_connections_that_are_silent_keep_nobody_out(tmp_path: Path) -> None:
+def test_idle_connections_do_not_count_towards_the_limit(tmp_path: Path) -> None:
     """Agent frameworks keep one, and its stream, for every call."""
     with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 1}) as place:
         with place.fish() as one, place.fish() as two, place.fish() as three, place.fish() as four:
@@ -150,7 +150,7 @@ def test_an_utterance_whose_text_finds_no_place_fails_once(tmp_path: Path, at_on
             one.send("cancel")
             one.take_until("cancelled")
             two.send("start", text="Hello. ", final=True, max_seconds=0.2)
-            assert two.take_until("done")[-1]["frames"] == 4  # the connection goes on
+            assert two.take_until("done")[-1]["frames"] == 4  # the connection continues
         place.until_free()
         assert place.metric("errors_total", code="overloaded") == 1
 
@@ -170,7 +170,7 @@ def test_first_audio_counts_from_the_first_text(tmp_path: Path) -> None:
         assert place.metric("first_audio_seconds_sum") <= heard / 1e3
 
 
-def test_the_place_in_the_queue_is_told_as_it_changes(tmp_path: Path) -> None:
+def test_the_queue_position_is_sent_as_it_changes(tmp_path: Path) -> None:
     with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 2}) as place:
         with place.native() as one, place.native() as two, place.native() as three:
             one.send("start", text=LONG, final=True)
@@ -187,7 +187,7 @@ def test_the_place_in_the_queue_is_told_as_it_changes(tmp_path: Path) -> None:
         place.until_free()
 
 
-def test_a_refused_handshake_is_no_error_in_the_log(
+def test_a_refused_handshake_is_not_logged_as_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(ending_drama(), tmp_path, api_keys=("key",)) as place:
@@ -236,7 +236,7 @@ def test_a_base_url_may_end_in_a_slash(ending: Place) -> None:
     assert len(answer.content) > 1_000
 
 
-def test_a_wrong_path_of_a_websocket_is_told_so(ending: Place) -> None:
+def test_a_wrong_path_of_a_websocket_is_a_404(ending: Place) -> None:
     for path in ("/v1/nope", "/v1/tts"):
         assert refused_with(ending, path) == (404, "no_such_route")
     with pytest.raises(InvalidStatus, match="404") as caught, ending.connect("/v1/v1/tts/live"):

@@ -1,4 +1,4 @@
-"""Clips of a request: read once, told by their place when they are bad, and bounded when kept."""
+"""Clips of a request: read once, reported by their place when they are bad, kept within bounds."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_clip_as_long_as_the_limit_allows_is_not_refused_later(
     assert drama.voice([clip.source for clip in order.references])[0][1].shape[1] > 0
 
 
-def test_bad_clips_are_told_by_their_place() -> None:
+def test_bad_clips_are_reported_by_their_place() -> None:
     drama, good = shared_drama(), file_of(0.1)
     with pytest.raises(Refused, match=r"references\[1\].*not a supported audio file"):
         read_clips(order_of(good, b"no audio"), drama, 60.0)
@@ -84,6 +84,6 @@ def test_bad_clips_are_told_by_their_place() -> None:
         ((np.zeros(9), None), "reference 1 has sample rate None"),
     ],
 )
-def test_samples_without_a_rate_are_told(source: object, message: str) -> None:
+def test_samples_without_a_rate_are_refused(source: object, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         shared_drama().voice([("Hm.", source)])  # type: ignore[list-item]

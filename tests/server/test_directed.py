@@ -44,7 +44,7 @@ def codes_of(take: dict[str, Any]) -> Codes:
     return np.frombuffer(take["vq_codes"], "<u2").reshape(books, -1).astype(np.int64)
 
 
-def test_a_scene_goes_on_and_is_edited_take_by_take(ending: Place) -> None:
+def test_a_scene_continues_and_is_edited_take_by_take(ending: Place) -> None:
     first = take_over(ending, "Who is there?", seed=3)
     assert first["text"] == "Who is there?"
     kept = PreviousTake(first["text"], codes_of(first))
@@ -108,7 +108,7 @@ def test_a_named_vector_of_the_servers_folder_steers(tmp_path: Any) -> None:
         drama.steering.folder = before
 
 
-def test_a_bad_take_is_told_by_its_place(ending: Place) -> None:
+def test_a_bad_take_is_reported_by_its_place(ending: Place) -> None:
     books = ending_drama().config.num_codebooks
     good = {"text": "Hm.", "vq_codes": np.ones((books, 3), "<u2").tobytes()}
     bad = {"text": "Hm.", "vq_codes": np.full((books, 3), 60_000, "<u2").tobytes()}
@@ -132,7 +132,7 @@ def test_fishs_route_is_directed_too(ending: Place) -> None:
     assert np.abs(found - pcm).max() < 1e-3
 
 
-def test_a_take_over_http_goes_on_over_http(ending: Place) -> None:
+def test_a_take_over_http_continues_over_http(ending: Place) -> None:
     body = {"response_format": "pcm", "sample_rate": 44_100, "stream_format": "sse", "seed": 4}
     first = ending.post("/v1/audio/speech", json={**body, "input": "Who is there?", "take": True})
     events = sse_events(first.text)
@@ -181,7 +181,7 @@ def test_the_best_of_some_stops_with_its_client(endless: Place) -> None:
     endless.until_free()
 
 
-def test_errors_of_one_of_some_are_told(ending: Place) -> None:
+def test_errors_of_best_of_are_reported(ending: Place) -> None:
     body = {"text": "Hello.", "best_of": 3, "steering": [{"name": "nobody", "strength": 1}]}
     answer = ending.post("/v1/tts", json=body)
     assert answer.status_code == 400

@@ -267,7 +267,7 @@ def test_a_resolver_that_is_slow_is_cut_off() -> None:
     assert "within the 0.05 s" in message
 
 
-def test_only_so_many_at_once() -> None:
+def test_concurrent_fetches_are_limited() -> None:
     async def both(one: Fetcher, url: str) -> None:
         first = asyncio.create_task(one.fetch([url], 1_000, 1_000))
         await asyncio.sleep(0)

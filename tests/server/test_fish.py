@@ -105,7 +105,7 @@ def test_flush_of_nothing_makes_no_audio(ending: Place) -> None:
 
 @pytest.mark.parametrize("text", ["...", "\U0001f642", "<whisper></whisper>"])
 def test_text_without_words_is_a_moment_of_silence(text: str, ending: Place) -> None:
-    """Once for each flush or stop: agent frameworks take no audio at all for a failure."""
+    """Once for each flush or stop: agent frameworks treat missing audio as a failure."""
     moment = bytes(2 * 441)
     with ending.fish() as client:
         client.send("start", request={"text": "", "format": "pcm"})
@@ -138,7 +138,7 @@ def test_a_moment_of_silence_comes_out_of_every_encoder(form: str, ending: Place
         client.send("text", text="...")
         client.send("flush")
         assert client.take()["audio"]
-        assert ending.metric("first_audio_seconds_count") == waited  # nobody waited for it
+        assert ending.metric("first_audio_seconds_count") == waited  # it was not awaited
         client.send("stop")
         client.take_until("finish")
 
@@ -171,7 +171,7 @@ def test_speech_comes_without_a_stop(ending: Place) -> None:
 
 
 def spoken_frames(place: Place, pieces: int) -> int:
-    """Frames of the one stream that speaks, once it has spoken so many pieces and waits."""
+    """Frames of the one stream that speaks, once it has spoken that many segments and waits."""
     assert place.engine is not None
     streams = place.engine._loop.streams
     until(lambda: streams, "the stream")

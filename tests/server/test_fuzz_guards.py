@@ -65,7 +65,7 @@ def test_a_refused_handshake_does_not_break_the_stop(tmp_path: Any) -> None:
         frame(TEXT, b"\xff") + frame(TEXT, b"\xff") + frame(BINARY, b"\x80"),
     ],
 )
-def test_text_that_is_not_utf8_is_no_error_of_the_server(
+def test_text_that_is_not_utf8_is_not_an_error_of_the_server(
     raw: Raw, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw.upgrade("/v1/stream")
@@ -95,7 +95,7 @@ def test_pings_whose_answers_are_not_read_come_to_an_end(endless: Place) -> None
 
 
 @pytest.mark.parametrize("begun", [b"", b"G", b"GET / HTTP/1.1\r\nX: "])
-def test_a_request_that_never_comes_is_told_so(
+def test_a_request_that_never_arrives_is_a_408(
     endless: Place, begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "REQUEST_SECONDS", 0.05)

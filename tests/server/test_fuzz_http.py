@@ -119,7 +119,7 @@ def test_any_body_is_answered(place: Place, route: str) -> None:
 
 
 def right(answer: httpx.Response, shape: str) -> None:
-    """Fails unless the answer is one that docs/protocol.md or docs/server.md tells of."""
+    """Fails unless the answer is one that docs/protocol.md or docs/server.md describes."""
     assert answer.headers["x-request-id"]
     if answer.status_code == 201:
         assert answer.json()["object"] == "voice"

@@ -53,7 +53,7 @@ class GoodClient(threading.Thread):
                 while not self.enough.is_set():
                     assert heard(client) == self.alone, "it differs from what it is alone"
                     self.played += 1
-        except BaseException as problem:  # noqa: BLE001 - told by the test's thread
+        except BaseException as problem:  # noqa: BLE001 - raised by the test's thread
             problem.add_note(state_of(self.place))
             self.problem = problem
 
@@ -135,7 +135,7 @@ class Pest(threading.Thread):
             while self.done < self.items:
                 assert time.monotonic() < self.deadline, f"only {self.done} were done in time"
                 self.done += self.attacker.attack()
-        except BaseException as problem:  # noqa: BLE001 - told by the test's thread
+        except BaseException as problem:  # noqa: BLE001 - raised by the test's thread
             self.problem = problem
 
 

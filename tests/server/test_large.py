@@ -1,4 +1,4 @@
-"""Large messages are taken apart beside the event loop, small ones on it."""
+"""Large messages are unpacked in threads, small ones on the event loop."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_native_messages(ending: Place, threads: list[tuple[int, str]]) -> None:
             assert "references[0]" in error["message"]
             assert error["remedy"]
             assert where(threads) == {(long, long)}
-        client.send("start", text="Hi.", final=True)  # the connection goes on
+        client.send("start", text="Hi.", final=True)  # the connection continues
         assert client.take_until("done", "error")[-1]["type"] == "done"
 
 

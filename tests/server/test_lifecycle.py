@@ -184,7 +184,7 @@ def test_a_slow_reader_over_http_is_ended(tmp_path: Path, caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("settings", "reason"), [({"max_streams": 1}, "max_streams"), ({}, "load")]
 )
-def test_it_is_told_what_streams_wait_for(
+def test_metrics_and_logs_have_what_streams_wait_for(
     settings: dict[str, int], reason: str, tmp_path: Path
 ) -> None:
     with serving(shared_drama(), tmp_path, engine=settings) as place:
@@ -203,7 +203,7 @@ def test_it_is_told_what_streams_wait_for(
 
 
 def test_a_peer_that_answers_no_pings_frees_the_engine(tmp_path: Path) -> None:
-    """Half-open: nothing tells that it is gone, and its line is full."""
+    """Half-open: nothing reveals that it is gone, and its line is full."""
     settings = {"ping_seconds": 0.2, "slow_seconds": 2 * WAIT, "send_buffer": 8_192}
     with serving(shared_drama(), tmp_path, **settings) as place:
         raw = reader_that_stops(place)
@@ -282,9 +282,7 @@ def test_stop_lets_speech_finish_and_refuses_more(tmp_path: Path) -> None:
         assert closed.value.rcvd.code == 1001
 
 
-def test_whoever_cannot_wait_for_the_stop_hurries_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_stop_is_forced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rt_drama3")
     with (
         serving(shared_drama(), tmp_path, drain_seconds=2 * WAIT) as place,
@@ -373,7 +371,7 @@ def test_a_silent_connection_does_not_hold_up_the_end(
 def test_the_end_waits_for_text_that_is_on_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an utterance that has just begun, and of a sentence that has, however long ago."""
+    """For an utterance that has just begun, and of a sentence that has, however long ago."""
     monkeypatch.setattr(engine, "PAUSE_SECONDS", 2 * WAIT)
     with (
         serving(shared_drama(), tmp_path, drain_seconds=WAIT) as place,

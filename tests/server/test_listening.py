@@ -103,7 +103,7 @@ def test_http_speech_is_heard_too_and_at_the_listeners_rate(place: Place) -> Non
     assert heard(messages) == answer.content
 
 
-def test_one_who_comes_late_is_told_where_it_is(place: Place) -> None:
+def test_a_late_listener_gets_the_current_position(place: Place) -> None:
     with place.native() as client:
         client.send("start", text=LONG, final=True)
         client.take_until("audio")
@@ -115,7 +115,7 @@ def test_one_who_comes_late_is_told_where_it_is(place: Place) -> None:
         client.take_until("cancelled")
 
 
-def test_a_cancel_is_told_also_when_all_was_sent(place: Place) -> None:
+def test_a_cancel_is_sent_even_after_all_was_sent(place: Place) -> None:
     with listener(place) as ear, place.native() as client:
         client.send("start", text=LONG, final=True)
         ear.take_until("audio")
@@ -131,7 +131,7 @@ def test_a_cancel_is_told_also_when_all_was_sent(place: Place) -> None:
         assert again[-1]["cancelled"]
 
 
-def test_the_next_utterance_of_a_client_goes_on_from_the_one_before(
+def test_the_next_utterance_of_a_client_continues_the_previous_one(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place.service.broadcaster, "clock", lambda: 100.0)
@@ -178,7 +178,7 @@ def test_stop_silences_and_may_cancel(place: Place) -> None:
         assert ear.take_until("stop")[-1]["fade_ms"] == 20
         assert ear.take()["cancelled"]
         assert other.take_until("stop", "end")[-1]["type"] == "stop"
-        client.take_until("audio")  # the client's own speech goes on, unheard by others
+        client.take_until("audio")  # the client's own speech continues, inaudible to others
         assert place.post("/v1/stop", json={}).json() == {"status": "quiet", "cancelled": 0}
         assert ear.take()["type"] == "stop"
         client.take_until("audio")
@@ -223,7 +223,7 @@ def test_the_command(place: Place, tmp_path: Path) -> None:
         run.invoke(app, ["stop", "--url", address], catch_exceptions=False)
 
 
-def test_the_command_where_nobody_listens(endless: Place) -> None:
+def test_the_command_without_listeners(endless: Place) -> None:
     with pytest.raises(RequestError, match="--listen or --sink"):
         CliRunner().invoke(app, ["stop", "--url", endless.url], catch_exceptions=False)
 
@@ -334,7 +334,7 @@ def test_a_slow_listener_drops_out_alone(tmp_path: Path) -> None:
         client.take_until("cancelled")
 
 
-def test_listeners_are_told_when_the_server_stops(tmp_path: Path) -> None:
+def test_listeners_are_notified_when_the_server_stops(tmp_path: Path) -> None:
     with serving(shared_drama(), tmp_path, listen=True) as place, listener(place) as ear:
         place.server.stop()
         messages = ear.take_until("error")
@@ -441,7 +441,7 @@ def test_stop_silences_the_sink_and_later_speech_sounds(tmp_path: Path) -> None:
         np.testing.assert_array_equal(to_int16(sink.samples)[before:], spoken)
 
 
-def test_a_dead_sink_hurts_nobody_and_comes_back(
+def test_a_dead_sink_affects_no_client_and_comes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = MemorySink()
@@ -486,7 +486,7 @@ def test_the_end_of_the_server_plays_the_sink_out(tmp_path: Path) -> None:
     np.testing.assert_array_equal(to_int16(sink.samples), spoken)
 
 
-def test_a_sink_that_cannot_be_opened_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_sink_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:
     from rt_drama3.server.app import create_app
     from rt_drama3.server.config import ServerConfig
     from rt_drama3.ws_server import Server

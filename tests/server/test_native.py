@@ -70,7 +70,7 @@ def test_messages_are_in_order_and_as_published(ending: Place) -> None:
     assert len(take["vq_codes"]) == 2 * take["num_codebooks"] * take["frames"]
 
 
-def test_cancel_is_answered_and_the_connection_goes_on(endless: Place) -> None:
+def test_cancel_is_answered_and_the_connection_continues(endless: Place) -> None:
     with endless.native() as client:
         for _ in range(3):
             client.send("start", text=LONG, final=True)
@@ -138,7 +138,7 @@ def test_pings_are_answered_while_the_engine_is_busy(endless: Place) -> None:
         assert client.socket.ping().wait(30)
 
 
-def test_two_streams_at_once(endless: Place) -> None:
+def test_two_concurrent_streams(endless: Place) -> None:
     with endless.native() as one, endless.native() as two:
         for client in (one, two):
             client.send("start", text=LONG, final=True, max_seconds=2)
@@ -196,12 +196,12 @@ def test_garbage_gets_an_error_and_others_play_on(endless: Place) -> None:
     assert set(codes) == {4429}
 
 
-def test_a_message_that_is_too_large_is_told_so(endless: Place) -> None:
+def test_a_message_that_is_too_large_is_refused(endless: Place) -> None:
     size = endless.service.limits.message_bytes
     with endless.native() as client:
         client.send("text", text="x" * (size + 10))
         assert client.take()["code"] == "too_large"
-        with contextlib.suppress(ConnectionClosed):  # told while it is still sending, or after
+        with contextlib.suppress(ConnectionClosed):  # refused while it is still sending, or after
             client.send("text", text="x" * (size + (2 << 20)))
         with pytest.raises(ConnectionClosed) as closed:
             client.take()

@@ -1,4 +1,4 @@
-"""What a client is told of text that the model cannot read."""
+"""The notice for text that the model cannot read."""
 
 from __future__ import annotations
 

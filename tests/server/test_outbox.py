@@ -1,4 +1,4 @@
-"""Messages leave in order, at once where the line is free."""
+"""Messages leave in order, and immediately while the line is free."""
 
 from __future__ import annotations
 

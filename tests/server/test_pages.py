@@ -27,7 +27,7 @@ def test_the_page_and_everything_that_it_names(ending: Place) -> None:
     assert answer.headers["content-security-policy"] == STRICT
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert all_of(ending, answer.text) > {"web/page.js", "web/page.css", "web/client/index.js"}
-    assert ending.get("/obs").status_code == 404  # nobody listens here
+    assert ending.get("/obs").status_code == 404  # listening is disabled here
     assert ending.get("/web/client/processor.js").status_code == 200  # which a script names
 
 

@@ -117,7 +117,7 @@ def test_a_voice_that_cannot_be_removed_is_still_there(
         assert httpx_delete(place, "a") == 200
 
 
-def test_nobody_waits_for_the_disk_that_a_voice_is_written_to(
+def test_requests_do_not_wait_for_the_disk_that_a_voice_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go = threading.Event(), threading.Event()
@@ -167,7 +167,7 @@ def test_the_nano_voice_speaks_and_takes_voices_with_a_notice(nano: Drama3, tmp_
             assert "fixed voice" in client.take()["notices"][0]
 
 
-def test_guidance_that_changes_nothing_is_told_once(
+def test_guidance_without_effect_is_one_notice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drama = ending_drama()
