@@ -84,26 +84,6 @@ def write_take(path: str | os.PathLike[str], text: str, codes: npt.ArrayLike, **
         ) from error
 
 
-def load_take(data: bytes | str, config: ModelConfig, what: str = "take") -> PreviousTake:
-    """Reads one artefact.
-
-    Args:
-        data: its JSON.
-        config: config of the checkpoint that continues from it.
-        what: its name in error messages.
-
-    Raises:
-        RequestError: it is too large, malformed, or does not fit the checkpoint.
-    """
-    value = _parse(data, what)
-    if not isinstance(value, dict):
-        raise RequestError(f"{what} is a {_kind(value)}; use one take, a JSON object.")
-    take = read_previous(value, config, what)
-    if take.codes is None:
-        raise RequestError(f"{what} has no codes; use an artefact.")
-    return take
-
-
 def load_takes(
     data: bytes | str, config: ModelConfig, what: str = "the takes"
 ) -> list[PreviousTake]:
@@ -120,7 +100,7 @@ def load_takes(
     if not entries or len(entries) > MAX_TAKES:
         raise RequestError(f"{what}: {len(entries)} takes were given; use 1 to {MAX_TAKES}.")
     names = [what] if value is not entries else [f"{what}[{n}]" for n in range(len(entries))]
-    return [read_previous(entry, config, name) for entry, name in zip(entries, names, strict=True)]
+    return [_previous(entry, config, name) for entry, name in zip(entries, names, strict=True)]
 
 
 def read_takes(path: str | os.PathLike[str], config: ModelConfig) -> list[PreviousTake]:
@@ -144,17 +124,8 @@ def read_takes(path: str | os.PathLike[str], config: ModelConfig) -> list[Previo
     ]
 
 
-def read_previous(entry: object, config: ModelConfig, what: str = "take") -> PreviousTake:
-    """Converts an object to an earlier take.
-
-    Args:
-        entry: see ``load_takes``; ``family`` and ``schema`` may both be omitted.
-        config: config of the checkpoint.
-        what: its name in error messages.
-
-    Raises:
-        RequestError: a part is missing, of an unknown version, or does not fit the checkpoint.
-    """
+def _previous(entry: object, config: ModelConfig, what: str) -> PreviousTake:
+    """Checks and converts one entry; ``family`` and ``schema`` may both be omitted."""
     if not isinstance(entry, Mapping):
         raise RequestError(f'{what} is a {_kind(entry)}; use an object with "text" and "codes".')
     check_marks(entry, what)

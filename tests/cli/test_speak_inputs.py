@@ -16,7 +16,7 @@ from rt_drama3.cli.main import app
 from rt_drama3.cli.speak_inputs import paired, read_grids, steering_pairs
 from rt_drama3.errors import RequestError
 from rt_drama3.scenes.steering import Steering
-from rt_drama3.scenes.takes import load_take, write_take
+from rt_drama3.scenes.takes import load_takes, write_take
 from tests.small import shared_drama, small_directory
 
 LINES = "Leave the house now.\n\nIt was late, and the lights were off.\r\n  Good morning.  \n"
@@ -104,7 +104,7 @@ def test_guidance(tmp_path: Path) -> None:
 def test_a_stored_take_is_continued(tmp_path: Path) -> None:
     first = tmp_path / "first.json"
     run("speak", "Who is there?", "--out", tmp_path / "a.wav", "--take-out", first, *SAY)
-    kept = load_take(first.read_bytes(), shared_drama().config)
+    (kept,) = load_takes(first.read_bytes(), shared_drama().config)
     assert kept.text == "Who is there?"
     with wave.open(str(tmp_path / "a.wav")) as audio:
         assert audio.getnframes() == kept.codes.shape[1] * 2048

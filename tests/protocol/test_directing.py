@@ -21,7 +21,7 @@ from rt_drama3.protocol import (
     sse_done,
     take_of,
 )
-from rt_drama3.scenes.takes import load_take
+from rt_drama3.scenes.takes import load_takes
 from tests.protocol.test_native_start import bad_start, order_of
 from tests.protocol.tools import FACTS, check, native, started
 
@@ -251,5 +251,5 @@ def test_the_last_event_has_the_take_that_was_asked_for() -> None:
 def test_the_take_of_an_event_is_an_artefact(nano: Any) -> None:
     books = nano.config.num_codebooks
     take = take_of(Outcome(4, 7, True, 1, {}, CODES[:books], "Hi."))
-    found = load_take(json.dumps(take), nano.config)
+    (found,) = load_takes(json.dumps(take), nano.config)
     assert np.array_equal(found.codes, CODES[:books])

@@ -363,7 +363,7 @@ def test_a_stored_take_continues_like_one_in_memory() -> None:
     first = drama.generate("[calm] Who is there?", seed=3)
     assert first.complete
     expected = drama.generate(PLAIN, seed=4, history=[(first.text, first.codes)])
-    kept = takes.load_take(first.artefact(), drama.config)
+    (kept,) = takes.load_takes(first.artefact(), drama.config)
     for previous in (
         kept,
         first,
@@ -383,7 +383,7 @@ def test_a_stored_take_continues_like_one_in_memory() -> None:
 def test_a_stream_returns_its_take() -> None:
     with running(shared_drama()) as engine:
         _, summary = heard(say(engine, DIRECTED, seed=3))
-        kept = takes.load_take(summary.take(), shared_drama().config)
+        (kept,) = takes.load_takes(summary.take(), shared_drama().config)
         assert kept.text == DIRECTED
         assert np.array_equal(kept.codes, summary.codes)
 
@@ -550,7 +550,8 @@ def test_a_failed_take_stops_the_others() -> None:
 def test_the_best_take_is_a_take() -> None:
     take = ending_drama().best_of(DIRECTED, 2, guidance=1.0, seed=3).best
     assert isinstance(take, Take)
-    assert takes.load_take(take.artefact(), ending_drama().config).text == DIRECTED
+    (kept,) = takes.load_takes(take.artefact(), ending_drama().config)
+    assert kept.text == DIRECTED
 
 
 def test_a_speech_without_a_frame_has_no_take() -> None:
