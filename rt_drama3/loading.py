@@ -84,7 +84,12 @@ def load_model(
     return LoadedModel(
         model=model,
         codec=codec,
-        prompts=PromptBuilder(checkpoint.load_tokenizer(path, config), config, directions),
+        prompts=PromptBuilder(
+            checkpoint.load_tokenizer(path, config),
+            config,
+            directions,
+            checkpoint.read_normalizes(path),
+        ),
         sampling=checkpoint.read_sampling(path),
         references=References(codec, checkpoint.read_fixed_voice(path), threads),
         steering=SteeringStore(model, data_dir() / "steering", directions),

@@ -4,6 +4,7 @@ from rt_drama3.checkpoint.files import (
     read_codec_config,
     read_directions,
     read_fixed_voice,
+    read_normalizes,
     read_sampling,
     read_segments,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "read_config",
     "read_directions",
     "read_fixed_voice",
+    "read_normalizes",
     "read_sampling",
     "read_segments",
     "resolve",

@@ -91,6 +91,17 @@ def read_directions(directory: Path) -> bool:
     return _flag(directory / SAMPLING, "reads_directions", True)
 
 
+def read_normalizes(directory: Path) -> bool:
+    """Whether text is normalised for it unless a request says otherwise: ``normalize_text`` there.
+
+    A voice that was trained on words needs it; Drama 3 reads numbers and signs by itself.
+
+    Raises:
+        CheckpointError: it is neither true nor false.
+    """
+    return _flag(directory / SAMPLING, "normalize_text", False)
+
+
 def read_segments(directory: Path) -> SegmentConfig:
     """How a long text is divided into segments: ``piece_bytes`` and ``remembers_pieces``.
 

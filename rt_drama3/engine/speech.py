@@ -44,6 +44,8 @@ class SpeechSettings(TypedDict, total=False):
         head_temperature: of the codebook heads; None follows ``temperature`` when that is given,
             else the checkpoint's default.
         repetition_aware: redraw a semantic code that just occurred.
+        normalize: read numbers, signs and markup as words (``rt_drama3.text.normalize``): "on",
+            "off", or "auto", which asks the checkpoint (nano wants it, Drama 3 does not).
         max_frames: ends the take after this many frames; None sets a generous limit from the length
             of the text, so that a take cannot run away.
     """
@@ -60,6 +62,7 @@ class SpeechSettings(TypedDict, total=False):
     top_k: int | None
     repetition_aware: bool
     max_frames: int | None
+    normalize: str
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class SpeechRequest:
     top_k: int | None = None
     repetition_aware: bool = True
     max_frames: int | None = None
+    normalize: str = "auto"
     guidance: float | None = None
     steering: Sequence[tuple[Any, float]] = ()
     previous_takes: Sequence[Any] = ()

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import RequestError
 from rt_drama3.text.directions import Tokenizer, spoken_words, strip_directions
+from rt_drama3.text.normalize import normalized
 from rt_drama3.text.rules import (
     check_part,
     check_text,
@@ -58,13 +59,18 @@ class PromptBuilder:
         config: the checkpoint's config; gives the semantic token range and the codebook sizes.
         reads_directions: whether the checkpoint understands directions and speaker tags; otherwise
             prompts contain only the words (``spoken_words``).
+        normalizes: whether it needs text that is normalised; a request may ask for the opposite.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, config: ModelConfig, reads_directions: bool = True
+        self,
+        tokenizer: Tokenizer,
+        config: ModelConfig,
+        reads_directions: bool = True,
+        normalizes: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
-        self.reads_directions = reads_directions
+        self.reads_directions, self.normalizes = reads_directions, normalizes
         self._config = config
         fixed = (_SYSTEM, _TASK, _TASK_WITH_REFERENCES, _USER, _VOICE, _END)
         self._fixed = {part: self._text_rows(part) for part in fixed}
@@ -79,6 +85,7 @@ class PromptBuilder:
         references: Sequence[tuple[str, npt.ArrayLike]] = (),
         history: Sequence[tuple[str, npt.ArrayLike]] = (),
         *,
+        normalize: bool = False,
         max_rows: int | None = None,
     ) -> Prompt:
         """Builds the prompt for speaking a text.
@@ -88,6 +95,7 @@ class PromptBuilder:
             references: ``(transcript, codes)`` of the voices to clone, in order; codes are integers
                 ``[num_codebooks, frames]``.
             history: ``(text, codes)`` of earlier turns, in order.
+            normalize: write text and history as they are read aloud (``rt_drama3.text.normalize``).
             max_rows: limit for the whole prompt.
 
         Raises:
@@ -104,9 +112,9 @@ class PromptBuilder:
 
         turns: list[Rows] = []
         for number, (said, codes) in enumerate(history, 1):
-            turns += self._user_turn(said, f"the text of history {number}")
+            turns += self._user_turn(said, f"the text of history {number}", normalize)
             turns += [self._audio_rows(codes, f"history {number}"), self._fixed[_END]]
-        target = self._user_turn(text, "text")
+        target = self._user_turn(text, "text", normalize)
 
         sizes = [sum(map(len, part)) for part in (system, turns, target)]
         if max_rows is not None and sum(sizes) > max_rows:
@@ -120,7 +128,7 @@ class PromptBuilder:
         rows = np.concatenate(system + turns + target)
         return Prompt(rows, sizes[0], (first, first + len(target[1])))
 
-    def unconditional(self, prompt: Prompt, text: str) -> Prompt | None:
+    def unconditional(self, prompt: Prompt, text: str, *, normalize: bool = False) -> Prompt | None:
         """The prompt of the unconditional row: the last text without its directions.
 
         Both prompts are equal up to the text. Earlier turns keep their directions, because these
@@ -128,7 +136,7 @@ class PromptBuilder:
 
         Args:
             prompt: the result of ``build`` for the text.
-            text: that text.
+            text, normalize: of that prompt.
 
         Returns:
             None if it would be the same prompt: the text has no directions, the checkpoint does not
@@ -137,7 +145,7 @@ class PromptBuilder:
         Raises:
             RequestError: the text without its directions is invalid.
         """
-        words = with_speaker_tag(_turn(text, "text"))
+        words = with_speaker_tag(_turn(text, "text", normalize))
         bare = strip_directions(words)
         if bare == words or not self.reads_directions:
             return None
@@ -149,8 +157,8 @@ class PromptBuilder:
             return None
         return Prompt(rows, prompt.system_rows, (first, first + len(middle)))
 
-    def _user_turn(self, text: str, what: str) -> list[Rows]:
-        said = _turn(text, what)
+    def _user_turn(self, text: str, what: str, normalize: bool) -> list[Rows]:
+        said = _turn(text, what, normalize)
         if not self.reads_directions:
             said = check_part(flatten(spoken_words(said)), f"{what} without its directions")
         words = self._text_rows(with_speaker_tag(said))
@@ -167,9 +175,9 @@ class PromptBuilder:
         return np.concatenate([self._config.semantic_start + frames[:1], frames]).T
 
 
-def _turn(text: str, what: str) -> str:
+def _turn(text: str, what: str, normalize: bool = False) -> str:
     check_text(text, what)
-    return flatten(text)
+    return flatten(check_part(normalized(text), what) if normalize else text)
 
 
 def check_codes(codes: npt.ArrayLike, config: ModelConfig, what: str = "codes") -> Rows:

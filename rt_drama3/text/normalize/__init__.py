@@ -7,6 +7,7 @@ English only. See docs/text.md.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from rt_drama3.text.normalize.markup import needs_mark, plain_line
@@ -14,7 +15,7 @@ from rt_drama3.text.normalize.numbers import say_numbers
 from rt_drama3.text.normalize.short import say_addresses, say_short_forms
 from rt_drama3.text.sentences import LINE_BREAK, WHITE_SPACE, blocks
 
-__all__ = ["Normalized", "normalize"]
+__all__ = ["Normalized", "normalize", "normalized"]
 
 _SPECIAL = re.compile(r"(<\|[^|<>]*\|>)")
 _DIRECTION = re.compile(r"(\[[^\[\]]*\]|</?[A-Za-z][\w:-]*(?:\s[^<>]*)?>)")
@@ -54,6 +55,15 @@ def normalize(text: str) -> Normalized:
         if text == done:
             break
     return Normalized(text, tuple(notices))
+
+
+@lru_cache(256)
+def normalized(segment: str) -> str:
+    """The text of ``normalize``, cached; the engine asks for that of a segment several times.
+
+    Normalising cannot make a token of the prompt's structure: it writes no ``<|``.
+    """
+    return normalize(segment).text
 
 
 def _normalize(text: str, notices: dict[str, None]) -> str:
