@@ -47,6 +47,12 @@ def speak(
     max_seconds: Annotated[
         float | None, typer.Option(help="Maximum duration in seconds (default: from the text).")
     ] = None,
+    normalize: Annotated[
+        str,
+        typer.Option(
+            help="Read numbers, signs and Markdown as words: auto, on or off; auto asks the model."
+        ),
+    ] = "auto",
     ref: speak_inputs.References = None,
     ref_text: speak_inputs.Transcripts = None,
     guidance: speak_inputs.Guidance = None,
@@ -95,6 +101,7 @@ def speak(
             top_p=top_p,
             top_k=top_k,
             max_frames=max_frames,
+            normalize=normalize,
             **speak_inputs.scene_settings(drama.config, guidance, steer, previous_takes_file),
         )
         speech = speak_inputs.open_speech(drama, request, best_of, asr_model)

@@ -22,6 +22,7 @@ from rt_drama3.protocol.order import (
     SpeechOrder,
     as_speaker,
     checked_voice,
+    read_normalize,
 )
 from rt_drama3.protocol.refusals import Refused, clean
 
@@ -67,6 +68,7 @@ def read_request(
         quality="high" if fields.value("latency") == "normal" else "low_latency",
         gain_db=prosody.number("volume", -MAX_DECIBELS, MAX_DECIBELS) or 0.0,
         sampling=_sampling(fields),
+        normalize=read_normalize(fields),
         model=clean(model)[:_LONGEST_MODEL],
         notices=notices,
     )

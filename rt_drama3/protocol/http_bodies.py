@@ -19,7 +19,13 @@ from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.fish_request import SPEEDS, read_request, speed_notices
 from rt_drama3.protocol.formats import negotiate
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
-from rt_drama3.protocol.order import Sampling, SpeechOrder, checked_voice, whole_text
+from rt_drama3.protocol.order import (
+    Sampling,
+    SpeechOrder,
+    checked_voice,
+    read_normalize,
+    whole_text,
+)
 from rt_drama3.protocol.refusals import Refused, as_refused, clean, show
 from rt_drama3.protocol.utterance import Outcome
 from rt_drama3.protocol.wire import parse_json, unpack
@@ -63,8 +69,8 @@ def parse_openai_speech(
     """The body of ``POST /v1/audio/speech``; ``content_type`` is JSON's, or none.
 
     Beyond OpenAI's own fields, ``sample_rate``, ``bitrate``, ``seed``, ``temperature``,
-    ``top_p``, ``references``, ``guidance``, ``steering``, ``previous_takes``, ``best_of`` and
-    ``take`` are accepted, and ``input`` may be longer than 4096 characters.
+    ``top_p``, ``references``, ``guidance``, ``steering``, ``previous_takes``, ``best_of``,
+    ``normalize`` and ``take`` are accepted, and ``input`` may be longer than 4096 characters.
 
     Raises:
         Refused: the body cannot be served.
@@ -104,6 +110,7 @@ def parse_openai_speech(
             top_p=fields.number("top_p", 0, 1, above=True),
             seed=fields.integer("seed", 0, 2**64 - 1),
         ),
+        normalize=read_normalize(fields),
         sse=fields.choice("stream_format", ("sse", "audio")) == "sse",
         model=clean(fields.text("model", 256) or ""),
         instructions=instructions,

@@ -23,6 +23,7 @@ _VOICE = re.compile(r"[^\W_][\w .:@+-]{0,127}")
 _SPEAKER_TAG = re.compile(r"\s*<\|speaker:")
 LARGEST_SEED = 2**64 - 1
 MAX_DECIBELS = 20.0
+NORMALIZE = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class SpeechOrder:
         quality: of the resampler, "low_latency" or "high".
         gain_db: louder or softer.
         sampling: how to draw.
+        normalize: "auto", "on" or "off"; see the engine's ``SpeechSettings``.
         max_seconds: limit of the audio's duration; None leaves it to the engine.
         timings: wants time stamps with the audio.
         take: wants the codes at the end.
@@ -126,6 +128,7 @@ class SpeechOrder:
     quality: str = "low_latency"
     gain_db: float = 0.0
     sampling: Sampling = field(default_factory=Sampling)
+    normalize: str = "auto"
     max_seconds: float | None = None
     timings: bool = False
     take: bool = False
@@ -152,9 +155,23 @@ class SpeechOrder:
             "final": self.final,
             "history": tuple(turn.source for turn in self.history),
             "max_frames": self.max_frames(facts),
+            "normalize": self.normalize,
             **vars(self.sampling),
             **self.directing.settings(),
         }
+
+
+def read_normalize(fields: Fields) -> str:
+    """``normalize``: "auto", "on" or "off", or a flag, as Fish's clients send it.
+
+    Fish's clients send true unasked, so true leaves the choice to the checkpoint.
+
+    Raises:
+        Refused: ``bad_field``.
+    """
+    if isinstance(value := fields.value("normalize"), bool):
+        return "auto" if value else "off"
+    return fields.choice("normalize", NORMALIZE) or "auto"
 
 
 def read_sampling(fields: Fields) -> Sampling:

@@ -17,6 +17,7 @@ from rt_drama3.protocol.order import checked_audio
 from rt_drama3.scenes.best_of import duration_sanity, rank
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.conversion import Converter
+from rt_drama3.server.notices import normalization_notices
 from rt_drama3.server.references.clips import read_clips
 from rt_drama3.server.references.fetch import Fetcher
 from rt_drama3.server.references.voices import VoiceStore
@@ -152,6 +153,8 @@ class Openings:
             order = replace(order, directing=replace(order.directing, guidance=None))
         if is_unreadable(order.text, drama.prompts.tokenizer):
             notices.append(UNREADABLE)
+        if order.normalize == "on" or (order.normalize == "auto" and drama.prompts.normalizes):
+            notices += normalization_notices(order.text, drama.prompts.tokenizer)
         order = replace(order, notices=tuple(notices))
         speech = request = None
         if not order.speechless:
