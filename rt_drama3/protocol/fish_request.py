@@ -22,7 +22,6 @@ from rt_drama3.protocol.order import (
     SpeechOrder,
     as_speaker,
     checked_voice,
-    read_normalize,
 )
 from rt_drama3.protocol.refusals import Refused, clean
 
@@ -68,10 +67,17 @@ def read_request(
         quality="high" if fields.value("latency") == "normal" else "low_latency",
         gain_db=prosody.number("volume", -MAX_DECIBELS, MAX_DECIBELS) or 0.0,
         sampling=_sampling(fields),
-        normalize=read_normalize(fields),
+        normalize=_normalize(fields.value("normalize")),
         model=clean(model)[:_LONGEST_MODEL],
         notices=notices,
     )
+
+
+def _normalize(value: object) -> str:
+    """``normalize``: clients send true unasked, so it leaves the choice to the checkpoint."""
+    if value is False or value == "off":
+        return "off"
+    return "on" if value == "on" else "auto"
 
 
 def speed_notices(speed: float | None) -> tuple[str, ...]:

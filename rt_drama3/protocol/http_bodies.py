@@ -20,10 +20,10 @@ from rt_drama3.protocol.fish_request import SPEEDS, read_request, speed_notices
 from rt_drama3.protocol.formats import negotiate
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import (
+    NORMALIZE,
     Sampling,
     SpeechOrder,
     checked_voice,
-    read_normalize,
     whole_text,
 )
 from rt_drama3.protocol.refusals import Refused, as_refused, clean, show
@@ -110,7 +110,7 @@ def parse_openai_speech(
             top_p=fields.number("top_p", 0, 1, above=True),
             seed=fields.integer("seed", 0, 2**64 - 1),
         ),
-        normalize=read_normalize(fields),
+        normalize=fields.choice("normalize", NORMALIZE) or "auto",
         sse=fields.choice("stream_format", ("sse", "audio")) == "sse",
         model=clean(fields.text("model", 256) or ""),
         instructions=instructions,

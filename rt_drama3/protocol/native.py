@@ -25,10 +25,10 @@ from rt_drama3.protocol.native_messages import (
 )
 from rt_drama3.protocol.order import (
     MAX_DECIBELS,
+    NORMALIZE,
     Reference,
     SpeechOrder,
     checked_text,
-    read_normalize,
     read_sampling,
     read_voice,
     transcript,
@@ -179,7 +179,7 @@ class NativeSession(Session[NativeUtterance]):
             quality=fields.choice("quality", QUALITIES) or QUALITIES[0],
             gain_db=fields.number("gain_db", -MAX_DECIBELS, MAX_DECIBELS) or 0.0,
             sampling=read_sampling(fields),
-            normalize=read_normalize(fields),
+            normalize=fields.choice("normalize", NORMALIZE) or "auto",
             max_seconds=fields.number("max_seconds", 0, self._limits.max_seconds, above=True),
             timings=fields.flag("timings"),
             take=fields.flag("take"),

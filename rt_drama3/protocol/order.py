@@ -161,19 +161,6 @@ class SpeechOrder:
         }
 
 
-def read_normalize(fields: Fields) -> str:
-    """``normalize``: "auto", "on" or "off", or a flag, as Fish's clients send it.
-
-    Fish's clients send true unasked, so true leaves the choice to the checkpoint.
-
-    Raises:
-        Refused: ``bad_field``.
-    """
-    if isinstance(value := fields.value("normalize"), bool):
-        return "auto" if value else "off"
-    return fields.choice("normalize", NORMALIZE) or "auto"
-
-
 def read_sampling(fields: Fields) -> Sampling:
     """The fields of ``Sampling``.
 

@@ -104,6 +104,14 @@ def test_everything_else_is_ignored() -> None:
     assert order(chunk_length=1, normalize="no", features=[1], foo={"bar": 1}) == plain
 
 
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [(None, "auto"), (True, "auto"), (False, "off"), ("on", "on"), ("off", "off"), ([], "auto")],
+)
+def test_normalize_is_left_to_the_checkpoint_unless_it_is_switched(sent: Any, meant: str) -> None:
+    assert order(normalize=sent).normalize == meant
+
+
 def test_voices() -> None:
     assert order(reference_id="anna").voices == ("anna",)
     assert not order(reference_id="anna").voice_optional

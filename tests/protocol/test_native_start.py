@@ -42,7 +42,7 @@ def test_every_field_arrives() -> None:
         version=1, text="Hi.", final=True, voice="Anna 2", format="opus", sample_rate=48_000,
         bitrate=32_000, quality="high", gain_db=-3, temperature=0.5, head_temperature=0.25,
         top_p=0.5, top_k=20, repetition_aware=False, seed=2**64 - 1, max_seconds=1.5,
-        timings=True, take=True, references=[{"text": "Ref.", "audio": b"RIFF"}],
+        timings=True, take=True, normalize="on", references=[{"text": "Ref.", "audio": b"RIFF"}],
     )  # fmt: skip
     assert (order.text, order.final, order.voices) == ("Hi.", True, ("Anna 2",))
     assert (order.output.format, order.output.sample_rate) == ("opus", 48_000)
@@ -55,6 +55,7 @@ def test_every_field_arrives() -> None:
         "text": "Hi.", "final": True, "history": (), "max_frames": 32, "temperature": 0.5,
         "head_temperature": 0.25, "top_p": 0.5, "top_k": 20, "repetition_aware": False,
         "seed": 2**64 - 1, "guidance": None, "steering": (), "previous_takes": (),
+        "normalize": "on",
     }  # fmt: skip
     assert order_of().settings(FACTS)["max_frames"] is None
     assert order_of(max_seconds=0.001).max_frames(FACTS) == 1

@@ -184,7 +184,7 @@ def test_units_are_not_split(unit: str) -> None:
     "sentence",
     [
         "I know that you and I.",
-        'She said "Go on!"',
+        'She said "Go away!"',
         "Was it (really so)?",
         "It is no.",
         "I can't.",

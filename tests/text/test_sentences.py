@@ -49,7 +49,7 @@ def complete(text: str, normalized: bool = False) -> str:
         ("plan B. We ", "plan B."),
         ("Press F. Then ", "Press F."),
         ("J. R. R. Tolkien ", ""),
-        ("Dr. Who ", ""),
+        ("Dr. Smith ", ""),
         ("You and I. Yes", "You and I."),
         ("e.g. The ", ""),
         # Dots.
@@ -121,9 +121,9 @@ def test_what_cannot_stand_alone(text: str) -> None:
 
 
 def test_blocks() -> None:
-    text = "Title\n\nA line that\ngoes on.\n- one\n  more\n- two\n# Head\ntext\nMore"
+    text = "Title\n\nA line that\nwraps here.\n- one\n  more\n- two\n# Head\ntext\nMore"
     assert blocks(text) == [
-        "Title", "A line that goes on.", "- one more", "- two", "# Head", "text", "More"
+        "Title", "A line that wraps here.", "- one more", "- two", "# Head", "text", "More"
     ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from rt_drama3.text.normalize import normalize
 from tests.training.conftest import make_clip
 from training.clips import load_shard, shard_files
 from training.lexicon import Lexicon, pronunciations, spoken_words
@@ -75,6 +76,21 @@ def test_whole_numbers(plain: Tokenizer) -> None:
 )
 def test_text_is_normalised_as_spoken(plain: Tokenizer, text: str, words: str) -> None:
     assert read(plain, text).strip() == words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is $42.50, or $1.", "$280,000 and $1.05", "It cost $2.5 million.", "€5 or £2,500",
+        "At 7:45 from platform 12.", "At 7:00 pm or 8:05 a.m. we met.", "Meet at 9:00.",
+        "Dial 555-0142.", "Code 123456 or 007.", "About 65% & 3.14", "me.you@example.com",
+        "See https://www.example.org/help.", "Dr. Ng met Mrs. May in the U.S. today.",
+        "5 km, 10 kg", "1,000,000 and 1905", "3-5 days, 10-12 at most", "It was -5 or 1/2.",
+        "2 ½ cups and 1⁄4", "the 1990s and the '80s", "Café — “naïve” don’t", "$1,234.56",
+    ],
+)  # fmt: skip
+def test_normalised_text_is_read_alike(plain: Tokenizer, text: str) -> None:
+    assert read(plain, normalize(text).text).strip() == read(plain, text).strip()
 
 
 def test_trained_directions_are_tokens(plain: Tokenizer) -> None:
