@@ -5,12 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rt_drama3.codec.blocks import (
-    CausalConv,
-    CausalTransposedConv,
-    ResidualUnits,
-    Snake,
-)
+from rt_drama3.codec.blocks import CausalConv, CausalTransposedConv, ResidualUnits, Snake
 from rt_drama3.codec.convnext import Upsample
 from rt_drama3.codec.state import State
 from rt_drama3.codec.weights import Device, Dtype
@@ -54,14 +49,7 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype = dtype or torch.get_default_dtype()
-        self.post = WindowTransformer(
-            config.latent,
-            config.post,
-            rope_base=config.rope_base,
-            rope_table_dtype=getattr(torch, config.rope_table_dtype),
-            device=device,
-            dtype=dtype,
-        )
+        self.post = WindowTransformer(config, config.latent, config.post, device, dtype)
         self.upsample = nn.ModuleList(
             Upsample(config.latent, factor, device=device, dtype=dtype)
             for factor in config.upsample

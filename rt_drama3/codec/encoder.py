@@ -54,16 +54,7 @@ class Encoder(nn.Module):
         def transformer(
             dim: int, sizes: WindowTransformerConfig | None
         ) -> WindowTransformer | None:
-            if sizes is None:
-                return None
-            return WindowTransformer(
-                dim,
-                sizes,
-                rope_base=config.rope_base,
-                rope_table_dtype=getattr(torch, config.rope_table_dtype),
-                device=device,
-                dtype=dtype,
-            )
+            return WindowTransformer(config, dim, sizes, device, dtype) if sizes else None
 
         channels = config.encoder_dim
         self.first = CausalConv(1, channels, 7, device=device, dtype=dtype)

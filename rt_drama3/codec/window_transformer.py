@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rt_drama3.codec.state import State, StreamModule
 from rt_drama3.codec.weights import Device, Dtype, matrix, weight
-from rt_drama3.config import WindowTransformerConfig
+from rt_drama3.config import CodecConfig, WindowTransformerConfig
 
 _NORM_EPS = 1e-5
 
@@ -127,17 +127,16 @@ class WindowTransformer(StreamModule):
 
     def __init__(
         self,
+        codec: CodecConfig,
         dim: int,
         config: WindowTransformerConfig,
-        *,
-        rope_base: float,
-        rope_table_dtype: torch.dtype,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
+        table_dtype = getattr(torch, codec.rope_table_dtype)
         self.window = config.window
-        self.angles = RotaryAngles(config.head_dim, rope_base, rope_table_dtype, device)
+        self.angles = RotaryAngles(config.head_dim, codec.rope_base, table_dtype, device)
         self.layers = nn.ModuleList(
             WindowLayer(dim, config, device=device, dtype=dtype) for _ in range(config.layers)
         )
