@@ -3,7 +3,7 @@
 // Tensors are float32 [batch, time, channels]; kernels are [taps, inputs, outputs]. With few channels
 // and tens of thousands of steps the library's convolution moves more memory than it computes. Here
 // a tile of output steps stays in vector registers while the kernel streams past it, and the backward
-// pass computes the activations anew instead of keeping them.
+// pass recomputes the activations instead of keeping them.
 
 #include <torch/extension.h>
 
@@ -29,7 +29,7 @@ inline Vector spread(float value) { return value - (Vector){}; }
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 
-// Output steps of one tile: as many as keep their sums in registers, beside a row of the kernel and
+// Output steps of one tile: as many as keep their sums in registers, next to a row of the kernel and
 // one input.
 constexpr int kSteps = (kRegisters - kGroup - 2) / kGroup;
 

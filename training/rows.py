@@ -224,20 +224,20 @@ def collate(sequences: Sequence[Rows], random: Random | None) -> Batch:
     count, books = len(sequences), sequences[0].codes.shape[1]
     main = np.full((count, size), NEWLINE)
     codes = np.zeros((count, size, books), np.int64)
-    told_main, told_codes = main.copy(), codes.copy()
+    heard_main, heard_codes = main.copy(), codes.copy()
     audio, target = np.zeros((count, size), np.bool_), np.zeros((count, size), np.bool_)
     text_at = np.zeros((count, size, size), np.bool_)
     for number, rows in enumerate(sequences):
         used = slice(len(rows.main))
         main[number, used], codes[number, used] = rows.main, rows.codes
-        told_main[number, used], told_codes[number, used] = (
+        heard_main[number, used], heard_codes[number, used] = (
             corrupt(rows, random) if random is not None else (rows.main, rows.codes)
         )
         audio[number, used], target[number, used] = rows.audio, rows.target
         text_at[number, used, used] = rows.text_at
     return Batch(
-        main=torch.from_numpy(told_main[:, :-1]),
-        codes=torch.from_numpy(told_codes[:, :-1]),
+        main=torch.from_numpy(heard_main[:, :-1]),
+        codes=torch.from_numpy(heard_codes[:, :-1]),
         audio=torch.from_numpy(audio[:, :-1]),
         next_main=torch.from_numpy(main[:, 1:]),
         next_codes=torch.from_numpy(codes[:, 1:]),

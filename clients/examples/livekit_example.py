@@ -25,7 +25,7 @@ async def say(tts: fishaudio.TTS, words: list[str], file: wave.Wave_write) -> No
 async def interrupted(tts: fishaudio.TTS) -> None:
     """Begins a long answer and drops it, as an agent does when the user speaks."""
     async with tts.stream() as stream:
-        stream.push_text("This is a long answer that nobody wants to hear. " * 20)
+        stream.push_text("This is a long answer that you do not want to hear. " * 20)
         stream.flush()
         await anext(aiter(stream))
 

@@ -3,7 +3,7 @@
 It consists of two modules of the sound server: a null sink, which we play into, and a remap source,
 which is that sink's monitor under its own name (programs hide monitors in their lists of
 microphones). The arguments of the null sink name the process that created it, so that any process
-can tell whether its owner has died.
+can check whether its owner has died.
 """
 
 from __future__ import annotations

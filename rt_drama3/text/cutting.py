@@ -204,7 +204,7 @@ def _part_end(turn: _Turn, start: int, room: int) -> int:
 
 
 def _can_split(text: str, space: int) -> bool:
-    """Whether a cut at a space is acceptable, unlike in "Dr. Who" or "1 000"."""
+    """Whether a cut at a space is acceptable, unlike in "Dr. Jones" or "1 000"."""
     before, after = text[space - 1], text[space + 1 : space + 2]
     if text[space] in _NO_BREAK_SPACES or (before.isdigit() and after.isalnum()):
         return False

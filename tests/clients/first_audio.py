@@ -1,7 +1,7 @@
 """First audio through our own plugins: ``python -m tests.clients.first_audio``.
 
 The server is another process of this machine and its model a random one of a millisecond or two a
-frame, so what differs is the clients' doing. The text is there at once, or is written by a
+frame, so what differs is the clients' doing. The text is complete at the start, or is written by a
 language model that takes its time, word by word. Needs the extra ``integrations`` and our plugins.
 """
 
@@ -30,13 +30,13 @@ from tests.clients.pipecat.tools import call
 from tests.elsewhere import Elsewhere, elsewhere
 
 RATE = 24_000
-SENTENCES = "This is a sentence that goes on for a while and says little. And this is another one. "
+SENTENCES = "This is a sentence that takes a while and says little. And this is another one. "
 
 Measure = Callable[[Elsewhere, int, float], Awaitable[list[float]]]
 
 
 async def written(pause: float) -> AsyncIterator[str]:
-    """A language model; all at once where it takes no time."""
+    """A language model; everything in one call where it takes no time."""
     if not pause:
         yield SENTENCES
         return

@@ -161,6 +161,13 @@ def test_the_python_client_needs_neither_torch_nor_the_server() -> None:
     load_without(["torch", "rt_drama3", "rt_drama3_bench"], list(found))
 
 
+def test_measuring_servers_needs_neither_torch_nor_rt_drama3() -> None:
+    found = sources(ROOT / "latency" / "src" / "rt_drama3_bench", "rt_drama3_bench")
+    assert found
+    names = [name for name in found if not name.startswith("rt_drama3_bench.local")]
+    load_without(["torch", "rt_drama3", "rt_drama3_client"], names)
+
+
 def load_without(absent: list[str], names: list[str]) -> None:
     """Imports modules in a fresh process that lacks some packages; its traceback has the way."""
     program = (

@@ -16,7 +16,7 @@ from tests.house.words import Passage, passages
 
 # A phrase, and what to write instead.
 PHRASES = {
-    r"\b(?:tell|tells|told|telling)\b": "return, report, raise, log, send or notify",
+    r"\b(?:tell|tells|told|telling)\b(?! me\b)": "return, report, raise, log, send or notify",
     r"\b(?:whoever|whosever|nobody|everybody|somebody|anybody)\b": "clients, listeners, callers",
     r"\bat most\b[^.]{1,60}\bmay\b": "N is over the limit of M",
     r"(?<!there )\b(?:is|are|was|were) no (?!longer|more|less)": "is not a",
@@ -24,7 +24,7 @@ PHRASES = {
     r"\bbeside\b": "next to, alongside or while",
     r"\bso (?:many|much)\b": "the number, or a comparison",
     r"\b(?:to|of|for|from|with|than|at|by) who\b": "clients that, callers that",
-    r"(?:^|(?<=[.:;] ))(?-i:Who)\b(?![^.]*\?)": "clients that, the stream that",
+    r"(?:^|(?<=[a-z)][.:;] )(?<!Dr. ))(?-i:Who)\b(?![^.]*\?)": "clients that, the stream that",
     r"^(?-i:Of) (?:the|a|an|all|every|each|what|it)\b": "the noun itself: Random seed.",
     r"\b(?:go|goes|went|going|gone) on\b": "continue",
     r"\banew\b": "again, from scratch",
@@ -44,33 +44,13 @@ INSTEAD = list(PHRASES.values())
 
 # What is still to be rewritten, by room. These numbers only fall.
 KNOWN: dict[str, int] = {
-    "clients/examples": 1,
-    "clients/livekit": 2,
-    "clients/pipecat": 11,
-    "clients/python": 83,
-    "clients/web": 71,
-    "docs/integrations": 24,
-    "docs/obs.md": 5,
-    "docs/sinks.md": 11,
-    "rt_drama3/audio": 14,
-    "rt_drama3/engine": 97,
-    "rt_drama3/obs": 4,
-    "rt_drama3/sinks": 56,
-    "rt_drama3/text": 5,
+    "rt_drama3/engine": 95,
     "tests/aot": 1,
-    "tests/audio": 9,
-    "tests/clients": 70,
-    "tests/engine": 91,
-    "tests/fuzz": 8,
-    "tests/integrations": 18,
-    "tests/obs": 1,
-    "tests/protocol": 17,
-    "tests/scenes": 2,
-    "tests/server": 61,
-    "tests/sinks": 33,
-    "tests/text": 1,
-    "tests/training": 6,
-    "training": 43,
+    "tests/engine": 90,
+    "tests/fuzz": 3,
+    "tests/integrations": 9,
+    "tests/protocol": 3,
+    "tests/server": 12,
 }
 
 
@@ -78,7 +58,7 @@ def findings(*paths: str) -> Iterator[tuple[Passage, re.Match[str]]]:
     for passage in passages():
         if paths and not passage.path.startswith(paths):
             continue
-        if passage.path != "tests/house/test_words.py":
+        if passage.path not in ("tests/house/test_words.py", "tests/house/words.py"):
             for match in FOREIGN.finditer(passage.text):
                 yield passage, match
 

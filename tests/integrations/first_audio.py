@@ -172,9 +172,9 @@ def main() -> None:
     with elsewhere() as place:
         for name, measure in CLIENTS.items():
             measure(place, 3)
-            told = server_side(place)
+            before = server_side(place)
             found = measure(place, count)
-            seconds, number = (b - a for a, b in zip(told, server_side(place), strict=True))
+            seconds, number = (b - a for a, b in zip(before, server_side(place), strict=True))
             own = 1e3 * seconds / max(number, 1)
             best, middle = min(found), statistics.median(found)
             sys.stdout.write(

@@ -228,14 +228,14 @@ def test_leaving_http_early_stops_within_a_frame(talkative: Watched) -> None:
 
 def test_errors_are_the_clients_own(server: Watched) -> None:
     client = new(server)
-    with pytest.raises(fishaudio.exceptions.NotFoundError, match="nobody"):
-        client.tts.convert(text=SENTENCE, reference_id="nobody")
+    with pytest.raises(fishaudio.exceptions.NotFoundError, match="missing"):
+        client.tts.convert(text=SENTENCE, reference_id="missing")
     with pytest.raises(fishaudio.exceptions.WebSocketError):
-        list(client.tts.stream_websocket(iter([SENTENCE]), reference_id="nobody"))
+        list(client.tts.stream_websocket(iter([SENTENCE]), reference_id="missing"))
     with (
         legacy.Session("any", base_url=server.url) as session,
         pytest.raises(legacy.HttpCodeErr) as refused,
     ):
-        list(session.tts(legacy.TTSRequest(text=SENTENCE, reference_id="nobody")))
+        list(session.tts(legacy.TTSRequest(text=SENTENCE, reference_id="missing")))
     assert refused.value.status == 404
     assert_same(convert(server), server.native(SENTENCE, sample_rate=16_000))

@@ -89,7 +89,7 @@ class _Teacher:
 def test_report_counts_errors_and_lengths() -> None:
     audio = np.zeros(2 * 44_100, np.float32)
     audio[50_000] = 0.9
-    # Of each sentence the voice is heard first, then the teacher.
+    # For each sentence, the voice is heard first, then the teacher.
     heard = iter(["we like red boats", "we like boats", "we like boats", "we like boats"])
     drama = SimpleNamespace(
         sample_rate=44_100, generate=lambda text, seed: SimpleNamespace(audio=audio)

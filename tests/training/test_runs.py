@@ -157,7 +157,7 @@ def test_workers_share_every_step(shards: Path, lexicon: Lexicon, tmp_path: Path
 def _stopped(training: Any, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Runs up to a step and saves there, as if the process had ended."""
 
-    class Stopped(Exception):  # noqa: N818 - it is no error
+    class Stopped(Exception):  # noqa: N818 - it is not an error
         pass
 
     original = training._train

@@ -112,7 +112,7 @@ def test_tokenizer_matches_the_training(shards: Path, lexicon: Lexicon) -> None:
         for clip in load_shard(path).clips:
             shown = utterance(clip, NO_CODES, lexicon).phones.tokens
             assert tokenizer.encode(clip.text).ids == shown.tolist(), clip.text
-    # "boats" is no word of this lexicon, and words inside words are not words.
+    # "boats" is not a word of this lexicon, and words inside words are not words.
     assert tokenizer.encode("boats").ids == [IDS[char] for char in "boats"]
     assert tokenizer.encode("weird").ids == [IDS[char] for char in "weird"]
     we = [token for token, _ in split_sounds(lexicon.words["we"])]

@@ -4,7 +4,7 @@
 import { Client, Player, say } from "../src/index.js";
 
 const ANSWERS = [
-  "Good question. I looked at your order, and it left the warehouse this morning. It will be with "
+  "Good question. I checked your order, and it left the warehouse this morning. It will be with "
     + "you on Monday, before noon. Shall I send you the number of the parcel?",
   "Of course. Let me begin again, and a little shorter this time. Monday, before noon.",
 ];
@@ -48,7 +48,7 @@ async function answer() {
     if (playback === mine) $("interrupt").disabled = true;
   });
   if (heard.stopped) {
-    // What a language model should be told: so much of its answer was heard.
+    // What a language model should know: how much of its answer was heard.
     const rest = document.createElement("span");
     rest.className = "unheard";
     rest.textContent = `(interrupted after ${heard.seconds.toFixed(1)} s)`;

@@ -215,5 +215,5 @@ def _ellipsis(found: re.Match[str]) -> str:
         return before or "."
     if rest[0] in ".,;:!?":
         return before
-    goes_on = rest[0].islower() or rest[0].isdigit() or _I.match(rest)
-    return (before or ("," if goes_on else ".")) + " "
+    continues = rest[0].islower() or rest[0].isdigit() or _I.match(rest)
+    return (before or ("," if continues else ".")) + " "

@@ -372,7 +372,7 @@ def _rules() -> list[_Rule]:
         rule(r"(?<![\w.,/])(\d+)[ -](\d+)/(\d+)(?![\w/])", _mixed),
         rule(r"(?<![\w/.,])(\d+)/(\d+)(?![\w/]|\.\d)", _plain_fraction),
         rule(r"(?<![\w.,])['’]?(\d\d)?(\d)0['’]?s\b", _decade),
-        # Units; a period is part of the unit where the sentence goes on.
+        # Units; a period is part of the unit where the sentence continues.
         rule(rf"(?<![\w.,]){_SIGNED}{_GAP}?(?P<unit>{_SIGN_UNITS})(?!\w)", _unit),
         rule(
             rf"(?<![\w.,]){_SIGNED}[ \xa0\u2009\u202f-]?(?P<unit>{_LETTER_UNITS})(?![\w²³'’])"
@@ -405,7 +405,7 @@ def _rules() -> list[_Rule]:
                        r"(?P<roman>I)(?=[.,:;)\n]|$)"),
             _roman,
         ),
-        # Signs beside numbers and letters.
+        # Signs next to numbers and letters.
         (re.compile(r"\b([A-G])#(?!\w)"), lambda found: f"{found[1]} sharp"),
         (re.compile(r"\b([A-Za-z])\+\+(?!\w)"), lambda found: f"{found[1]} plus plus"),
         (re.compile(r"#(?=\d)"), _word("number")),
@@ -445,7 +445,7 @@ _RULES = _rules()
 
 
 def _vulgar(found: Match) -> str:
-    """``½`` -> `` 1/2``, beside a number as its mixed part."""
+    """``½`` -> `` 1/2``, after a number as its mixed part."""
     over = unicodedata.normalize("NFKD", found[0]).replace("\u2044", "/")
     before = found.string[: found.start()][-1:]
     return f" {over}" if before.isdigit() else over

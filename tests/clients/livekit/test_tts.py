@@ -77,7 +77,7 @@ def test_utterance_starts_before_its_text_ends(server: Watched) -> None:
 
     heard = run(work())
     expected = replayed(server, 0, "Hello there. And another one.")
-    # In the pause between the two, LiveKit lets go of what it held back; nothing is added there.
+    # In the pause between the two, LiveKit releases what it held back; nothing is added there.
     assert_same(without_marker(heard, expected), expected)
 
 
@@ -210,7 +210,7 @@ def test_refused_request_is_not_retried(server: Watched) -> None:
     errors: list[Any] = []
 
     async def work() -> APIError:
-        async with plugin(server, voice="nobody") as tts:
+        async with plugin(server, voice="missing") as tts:
             tts.on("error", errors.append)
             error = await failure(tts)
             tts.update_options(voice=None)
@@ -220,7 +220,7 @@ def test_refused_request_is_not_retried(server: Watched) -> None:
     error = run(work())
     assert isinstance(error, APIStatusError)
     assert (error.status_code, error.retryable) == (404, False)
-    assert "nobody" in error.message
+    assert "missing" in error.message
     assert error.body["code"] == "unknown_voice"
     assert [event.recoverable for event in errors] == [False, False]
 

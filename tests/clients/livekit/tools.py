@@ -34,7 +34,7 @@ async def plugin(server: Watched | str, **settings: Any) -> AsyncIterator[Any]:
         yield tts
     finally:
         await tts.aclose()
-        await asyncio.sleep(0)  # what was just told to end does
+        await asyncio.sleep(0)  # what was just asked to end does
         left = [task for task in asyncio.all_tasks() - before if not task.done()]
         assert not left, left
 

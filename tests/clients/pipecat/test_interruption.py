@@ -36,7 +36,7 @@ def test_interruption(talkative: Watched) -> None:
             await asyncio.to_thread(held.wait_until_held)
             await talk.send(InterruptionFrame())
             await asyncio.to_thread(held.wait_until_known)
-            # The pipeline is told without a word of the server, which stands still here.
+            # The pipeline learns of it without a word of the server, which stands still here.
             await talk.ear.until(InterruptionFrame, 1)
             assert await asyncio.to_thread(held.finish) <= 1
             behind = talk.ear.frames.index(talk.ear.of(InterruptionFrame)[0])
@@ -80,7 +80,7 @@ def test_consecutive_interruptions(talkative: Watched) -> None:
 
 
 def test_words_overtaken_by_the_interruption(server: Watched) -> None:
-    """They are not heard, neither at once nor in the next answer."""
+    """They are not heard, neither immediately nor in the next answer."""
 
     async def work() -> list[str]:
         async with call(server) as talk:

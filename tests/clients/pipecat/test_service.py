@@ -219,7 +219,7 @@ def test_unknown_voice(server: Watched) -> None:
     settings = ours.RtDrama3TTSService.Settings
 
     async def work() -> tuple[list[Any], bytes]:
-        async with call(server, settings=settings(voice="nobody", seed=SEED)) as talk:
+        async with call(server, settings=settings(voice="missing", seed=SEED)) as talk:
             await talk.send(LLMFullResponseStartFrame(), LLMTextFrame("Hello there. "))
             await talk.ear.until(ErrorFrame, 1)
             await talk.send(LLMTextFrame("And another one. "), LLMFullResponseEndFrame())
@@ -230,7 +230,7 @@ def test_unknown_voice(server: Watched) -> None:
             return talk.ear.of(ErrorFrame), await talk.say(SENTENCES[0])
 
     errors, heard = run(work())
-    assert "nobody" in errors[0].error
+    assert "missing" in errors[0].error
     assert errors[0].category is ErrorCategory.INVALID_REQUEST
     assert len(errors) == 1
     assert_same(heard, server.native(SENTENCES[0], sample_rate=RATE))

@@ -35,7 +35,7 @@ async def call(
         async with piped(service, rate, last) as talk:
             yield talk
     finally:
-        await asyncio.sleep(0)  # what was just told to end does
+        await asyncio.sleep(0)  # what was just asked to end does
         left = [task for task in asyncio.all_tasks() - before if not task.done()]
         assert not left, left
 

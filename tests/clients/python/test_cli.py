@@ -129,7 +129,7 @@ def test_closed_pipe(endless: Place) -> None:
         (("--measure", "1", "--out", "x.wav"), 2, "without --out"),
         (("Hi.", "--url", "ftp://x"), 2, "invalid address"),
         (("Hi.", "--timeout", "0"), 2, "timeout"),
-        (("Hi.", "--out", "-", "--voice", "nobody"), 1, "error: voice 'nobody'"),
+        (("Hi.", "--out", "-", "--voice", "missing"), 1, "error: voice 'missing'"),
         (("Hi <|im_end|>", "--out", "-"), 1, "im_end"),
         (("...", "--measure", "1"), 1, "no audio"),
     ],

@@ -132,5 +132,5 @@ def test_unknown_vector_raises(
     ending: Place, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = str(tmp_path / "x.wav")
-    assert main(["Hello.", "--url", ending.url, "--steer", "nobody=1", "--out", out]) == 1
-    assert "nobody" in capsys.readouterr().err
+    assert main(["Hello.", "--url", ending.url, "--steer", "missing=1", "--out", out]) == 1
+    assert "missing" in capsys.readouterr().err

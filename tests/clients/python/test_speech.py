@@ -330,8 +330,8 @@ def test_invalid_calls_raise(ending: Place) -> None:
                 await speech.finish()
                 with pytest.raises(UsageError, match="has ended"):
                     await speech.push("more")
-            with pytest.raises(UnknownVoice, match=r"nobody.*Name a voice"):
-                await client.speak("Hello.", voice="nobody").read()
+            with pytest.raises(UnknownVoice, match=r"missing.*Name a voice"):
+                await client.speak("Hello.", voice="missing").read()
         with pytest.raises(ClientClosed):
             await client.speak("Hello.").read()
 

@@ -52,7 +52,7 @@ def test_one_shot(ending: Place, tmp_path: Path) -> None:
         assert (tmp_path / "x.pcm").read_bytes() == audio
         assert done.sent.bytes == len(audio)
         with pytest.raises(UnknownVoice):
-            client.speak("Hello.", voice="nobody").read()
+            client.speak("Hello.", voice="missing").read()
         assert client.ping().seconds > 0
         assert client.models() == [ending.service.facts.name]
     client.close()

@@ -36,7 +36,7 @@ def browser(tmp_path: Path) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A server that lets pages listen; its speech goes on until a limit or a cancel."""
+    """A server that lets pages listen; its speech continues until a limit or a cancel."""
     with serving(shared_drama(), tmp_path_factory.mktemp("web"), listen=True) as running:
         yield running
 

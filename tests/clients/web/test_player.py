@@ -161,7 +161,7 @@ def test_errors_are_typed(page: Page, place: Place) -> None:
       };
       const client = new rt.Client({ attempts: 1 });
       const read = async (speech) => { for await (const _ of speech); };
-      await trying(() => read(client.speak("Hello.", { voice: "nobody" })));
+      await trying(() => read(client.speak("Hello.", { voice: "missing" })));
       await trying(() => read(client.speak("Hello.", { temperature: -1 })));
       const nowhere = new rt.Client({ server: "http://127.0.0.1:9", attempts: 1 });
       await trying(() => read(nowhere.speak("a")));
