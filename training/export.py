@@ -149,7 +149,7 @@ def _codec(
 
 
 def _joined(past: dict[str, Any], present: dict[str, Any]) -> dict[str, Any]:
-    """Both histories; a run that continued from another one's weights has that one under "before"."""
+    """Both histories; the one of a run that this one continued is under "before"."""
     for part, run in present.items():
         if part in past:
             run["before"] = past[part]

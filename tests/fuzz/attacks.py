@@ -26,7 +26,7 @@ from tests.fuzz.raw import (
 )
 
 ROUTES = {"native": "/v1/stream", "fish_live": "/v1/tts/live"}
-LONG = "This goes on for a while, and says little. " * 20
+LONG = "This lingers for a while, and says little. " * 20
 FORMATS = ("pcm", "pcm_f32", "wav", "mp3", "opus", "flac", "aac")
 HUGE = 40 << 20  # bytes of a message, above every limit
 

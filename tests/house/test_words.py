@@ -47,10 +47,7 @@ KNOWN: dict[str, int] = {
     "rt_drama3/engine": 95,
     "tests/aot": 1,
     "tests/engine": 90,
-    "tests/fuzz": 3,
-    "tests/integrations": 9,
-    "tests/protocol": 3,
-    "tests/server": 12,
+    "tests/server": 1,
 }
 
 

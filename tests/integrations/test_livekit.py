@@ -177,7 +177,7 @@ def test_errors_are_the_frameworks_own(server: Watched) -> None:
     from livekit.agents import APIConnectOptions, APIError
 
     async def work() -> None:
-        async with plugin(server, voice_id="nobody") as tts:
+        async with plugin(server, voice_id="missing") as tts:
             once = APIConnectOptions(max_retry=0, timeout=30)
             with pytest.raises(APIError):
                 async for _ in tts.synthesize(SENTENCES[0], conn_options=once):

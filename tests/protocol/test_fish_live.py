@@ -62,7 +62,7 @@ def test_pipecat_never_stops_and_gets_no_finish() -> None:
     client = fish()
     utterance = started(client, **PIPECAT)
     for _ in range(200):
-        events = client.send({"event": "text", "text": "An answer, spoken at once. " * 100})
+        events = client.send({"event": "text", "text": "An answer, spoken quickly. " * 100})
         assert kinds(events) == ["Text"]
         assert kinds(client.send({"event": "flush"})) == ["Flush"]
         client.hear(utterance.audio, bytes(20), 10)

@@ -138,10 +138,10 @@ def test_openai_fields() -> None:
     assert order.notices == ()
     for nothing in (None, ""):
         assert openai(input="Hi.", voice=nothing).voices == ()
-    told = openai(input="Hi.", speed=1.5, instructions="Be cheerful.")
-    assert told.instructions == "Be cheerful."
-    assert len(told.notices) == 2
-    assert "speed 1.5 is ignored" in audio_headers(told, "r")["X-Notice"]
+    request = openai(input="Hi.", speed=1.5, instructions="Be cheerful.")
+    assert request.instructions == "Be cheerful."
+    assert len(request.notices) == 2
+    assert "speed 1.5 is ignored" in audio_headers(request, "r")["X-Notice"]
 
 
 @pytest.mark.parametrize(

@@ -215,8 +215,8 @@ def test_large_bodies_are_bounded_and_complained_about_like_small_ones() -> None
     many = b'{"a": ["' + b'","' * 150_000 + b'"]}'
     open_ended = b'{"a": "' + b"x" * 70_000
     escaped = b'{"a": "' + b"\\\\" * 40_000 + b'", "b": "\\\\\\""}'
-    beside = b'{"a": 1' + b" " * (13 * limits.pending_characters) + b"}"
-    wrong = [(body, "too_complex") for body in (many, beside, b"[" * 300_000)]
+    padded = b'{"a": 1' + b" " * (13 * limits.pending_characters) + b"}"
+    wrong = [(body, "too_complex") for body in (many, padded, b"[" * 300_000)]
     for body, code in (*wrong, (open_ended, "bad_message")):
         with pytest.raises(Refused) as caught:
             parse_json(body, limits)

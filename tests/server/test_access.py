@@ -110,8 +110,8 @@ def test_idle_connections_do_not_count_towards_the_limit(tmp_path: Path) -> None
     """Agent frameworks keep one, and its stream, for every call."""
     with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 1}) as place:
         with place.fish() as one, place.fish() as two, place.fish() as three, place.fish() as four:
-            everybody = (one, two, three, four)
-            for client in everybody:
+            clients = (one, two, three, four)
+            for client in clients:
                 client.send("start", request={"text": "", "format": "pcm", "reference_id": ""})
             until(lambda: place.engine and place.engine.streams()["idle"] == 4, "opening")
             for client in (one, two):
@@ -128,22 +128,24 @@ def test_idle_connections_do_not_count_towards_the_limit(tmp_path: Path) -> None
         place.until_free()
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_an_utterance_whose_text_finds_no_place_fails_once(tmp_path: Path, at_once: bool) -> None:
+@pytest.mark.parametrize("in_one_message", [False, True])
+def test_an_utterance_whose_text_finds_no_place_fails_once(
+    tmp_path: Path, in_one_message: bool
+) -> None:
     """However much text it sends, and also while its stream is being opened."""
     with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 0}) as place:
         with place.native() as one, place.native() as two:
             one.send("start", text=LONG)
             one.take_until("audio")
             two.send("start")
-            if not at_once:
+            if not in_one_message:
                 assert two.take()["type"] == "ready"
             for _ in range(50):
                 two.send("text", text="Hello. ")
             two.send("finish")
             two.send("ping")
             messages = two.take_until("pong")
-            if at_once and messages[-2:][0]["type"] != "error":
+            if in_one_message and messages[-2:][0]["type"] != "error":
                 messages += two.take_until("error")
             errors = [(m["code"], m["scope"]) for m in messages if m["type"] == "error"]
             assert errors == [("overloaded", "utterance")]

@@ -182,10 +182,10 @@ def test_the_best_of_some_stops_with_its_client(endless: Place) -> None:
 
 
 def test_errors_of_best_of_are_reported(ending: Place) -> None:
-    body = {"text": "Hello.", "best_of": 3, "steering": [{"name": "nobody", "strength": 1}]}
+    body = {"text": "Hello.", "best_of": 3, "steering": [{"name": "missing", "strength": 1}]}
     answer = ending.post("/v1/tts", json=body)
     assert answer.status_code == 400
-    assert "no steering vector 'nobody'" in answer.json()["message"]
+    assert "no steering vector 'missing'" in answer.json()["message"]
 
 
 def test_audio_still_comes_where_nothing_is_directed(ending: Place) -> None:

@@ -71,7 +71,7 @@ def test_a_wrong_start_waits_for_its_turn_too(ending: Place) -> None:
     with ending.fish() as client:
         client.send("start", request={"text": "Hello there.", "format": "pcm"})
         client.send("stop")
-        for wrong in ({"format": "ogg"}, {"reference_id": "nobody"}):
+        for wrong in ({"format": "ogg"}, {"reference_id": "missing"}):
             client.send("start", request=wrong)
             client.send("stop")
         messages = client.take_until("finish")
@@ -213,7 +213,7 @@ def test_stop_and_close_cancels(endless: Place) -> None:
 
 def test_an_unknown_voice_is_a_finish_with_an_error(ending: Place) -> None:
     with ending.fish() as client:
-        client.send("start", request={"text": "", "reference_id": "nobody"})
+        client.send("start", request={"text": "", "reference_id": "missing"})
         finish = client.take()
         assert (finish["event"], finish["reason"]) == ("finish", "error")
         assert finish["code"] == "unknown_voice"

@@ -116,7 +116,7 @@ def test_errors_have_the_shape_of_their_api(ending: Place) -> None:
     assert fish.json()["message"]
     assert fish.json()["code"] == "bad_text"
     assert fish.json()["request_id"] == fish.headers["x-request-id"] == "mine-1"
-    openai = ending.post("/v1/audio/speech", json={"input": "Hi", "voice": "nobody"})
+    openai = ending.post("/v1/audio/speech", json={"input": "Hi", "voice": "missing"})
     assert openai.status_code == 404
     assert openai.json()["error"]["code"] == "unknown_voice"
     assert ending.post("/v1/tts", content=b"{").status_code == 400

@@ -211,7 +211,7 @@ def test_a_message_that_is_too_large_is_refused(endless: Place) -> None:
 
 def test_an_unknown_voice_ends_the_utterance_alone(ending: Place) -> None:
     with ending.native() as client:
-        client.send("start", text="Hello.", final=True, voice="nobody")
+        client.send("start", text="Hello.", final=True, voice="missing")
         error = client.take()
         assert (error["code"], error["scope"]) == ("unknown_voice", "utterance")
         client.send("start", text="Hello.", final=True)

@@ -21,7 +21,7 @@ NANO = Path(rt_drama3.__file__).parent / "voices" / "nano" / "tokenizer.json"
         ("\u4f60\u597d\uff0c\u4e16\u754c", True),
         ("\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440.", True),
         ("Hello there.", False),
-        ("Say \u4f60\u597d to everybody.", False),
+        ("Say \u4f60\u597d to everyone.", False),
         ("Gr\u00fc\u00dfe aus M\u00fcnchen", False),
         ("<|speaker:0|> [slowly, as if half asleep] Hi.", False),
         ("\N{GRINNING FACE}", False),

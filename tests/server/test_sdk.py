@@ -37,4 +37,4 @@ def test_leaving_early_frees_the_engine(endless: Place) -> None:
 def test_errors_are_the_clients_exceptions(ending: Place) -> None:
     client = fishaudio.FishAudio(api_key="any", base_url=ending.url)
     with pytest.raises(fishaudio.exceptions.NotFoundError):
-        client.tts.convert(text="Hello.", reference_id="nobody")
+        client.tts.convert(text="Hello.", reference_id="missing")

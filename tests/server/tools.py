@@ -24,7 +24,7 @@ from rt_drama3.sinks import Sink
 from rt_drama3.ws_server import Server
 from tests.small import WAIT, until
 
-LONG = "This is a sentence that goes on for a while and says little. " * 40
+LONG = "This is a sentence that lingers for a while and says little. " * 40
 
 
 @dataclass
