@@ -128,9 +128,9 @@ def test_idle_connections_do_not_count_towards_the_limit(tmp_path: Path) -> None
         place.until_free()
 
 
-@pytest.mark.parametrize("in_one_message", [False, True])
+@pytest.mark.parametrize("immediately", [False, True])
 def test_an_utterance_whose_text_finds_no_place_fails_once(
-    tmp_path: Path, in_one_message: bool
+    tmp_path: Path, immediately: bool
 ) -> None:
     """However much text it sends, and also while its stream is being opened."""
     with serving(shared_drama(), tmp_path, {"max_streams": 1, "max_queue": 0}) as place:
@@ -138,14 +138,14 @@ def test_an_utterance_whose_text_finds_no_place_fails_once(
             one.send("start", text=LONG)
             one.take_until("audio")
             two.send("start")
-            if not in_one_message:
+            if not immediately:
                 assert two.take()["type"] == "ready"
             for _ in range(50):
                 two.send("text", text="Hello. ")
             two.send("finish")
             two.send("ping")
             messages = two.take_until("pong")
-            if in_one_message and messages[-2:][0]["type"] != "error":
+            if immediately and messages[-2:][0]["type"] != "error":
                 messages += two.take_until("error")
             errors = [(m["code"], m["scope"]) for m in messages if m["type"] == "error"]
             assert errors == [("overloaded", "utterance")]
