@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING
+from threading import Condition
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,32 @@ from numpy.typing import NDArray
 from rt_drama3.audio.stream_resample import StreamResampler
 from rt_drama3.errors import SinkError
 from rt_drama3.sinks.pcm_format import Pcm, PcmFormat, with_channels
-from rt_drama3.sinks.sink import FADE_MS
-
-if TYPE_CHECKING:
-    from rt_drama3.sinks.mixer import Mixer
+from rt_drama3.sinks.sink import FADE_MS, Sink
 
 _Samples = NDArray[np.float32]
+
+
+class Host(Protocol):
+    """The mixer, as its inputs see it.
+
+    Attributes:
+        sink: where the sound goes.
+    """
+
+    sink: Sink
+
+    @property
+    def changed(self) -> Condition:
+        """Guards the state of the inputs."""
+
+    def enter(self, entry: MixInput) -> None:
+        """Adds an input that has samples."""
+
+    def leave(self, entry: MixInput) -> bool:
+        """Removes an input; True if the sink holds only its samples, and must be stopped."""
+
+    def plays_with_others(self, entry: MixInput) -> bool:
+        """True if an input is being played and others are mixed with it."""
 
 
 class MixInput:
@@ -29,7 +50,7 @@ class MixInput:
     immediately, so a producer needs no special case for it.
     """
 
-    def __init__(self, mixer: Mixer, format: PcmFormat, rate: int, capacity: int) -> None:
+    def __init__(self, mixer: Host, format: PcmFormat, rate: int, capacity: int) -> None:
         self._mixer = mixer
         self._format = format
         self._resampler = StreamResampler(format.rate, rate)

@@ -47,7 +47,6 @@ KNOWN: dict[str, int] = {
     "rt_drama3/engine": 95,
     "tests/aot": 1,
     "tests/engine": 90,
-    "tests/server": 1,
 }
 
 

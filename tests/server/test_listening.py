@@ -228,7 +228,7 @@ def test_the_command_without_listeners(endless: Place) -> None:
         CliRunner().invoke(app, ["stop", "--url", endless.url], catch_exceptions=False)
 
 
-def test_what_was_stopped_or_has_sounded_is_nothing_to_go_on_from(
+def test_what_was_stopped_or_has_sounded_is_not_continued(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
