@@ -32,6 +32,7 @@ from rt_drama3.protocol import ProtocolLimits
 from rt_drama3.server.app import create_app
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.transport import websockets
+from rt_drama3.server.ws import connection
 from rt_drama3.ws_server import Server
 from tests.ports import free_port
 from tests.server.tools import LONG, Place, run_app, serving
@@ -459,3 +460,21 @@ def test_sigterm_exits_with_0(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in log.splitlines()]
     assert {"listening", "ready", "request ended", "draining"} <= {line["event"] for line in lines}
     assert "sentence to be heard" not in log
+
+
+def test_an_utterance_without_text_that_opens_during_the_drain_is_idle(
+    endless: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.05)
+    real = endless.service.openings.open
+
+    async def open_stream(order: Any) -> Any:
+        opened = await real(order)
+        for conversation in list(endless.service.drain.conversations):
+            conversation.drain()
+        return opened
+
+    monkeypatch.setattr(endless.service.openings, "open", open_stream)
+    with endless.native() as client:
+        client.send("start")
+        assert client.take_until("error")[-1]["code"] == "shutting_down"

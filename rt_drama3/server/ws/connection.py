@@ -304,7 +304,8 @@ class LiveConnection:
             opened = live.opened = live.opening.result()
             utterance.ready(opened.voice, opened.order)
             self._flush()
-            live.idle_since = None if opened.order.text.strip() else time.monotonic()
+            if not opened.order.text.strip():
+                live.idle()
             await self._forward_held(live)
             if self._channel is not None:
                 broadcast = self._channel.begin(utterance.id)
