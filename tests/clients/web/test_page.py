@@ -85,8 +85,9 @@ def test_example_agent_is_interrupted_and_answers_again(
             *("You", "Agent", "You", "Agent"),
         ]
         page.click("#interrupt")
-        nano_place.until_free()
         assert page.console == []
+        page.open("about:blank#")  # ends the third answer, which a busy machine speaks slowly
+        nano_place.until_free()
 
 
 def test_file_is_saved(browser: Browser, nano_place: Place, tmp_path: Path) -> None:
