@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rt_drama3.text.normalize import normalize
-from rt_drama3.text.normalize.numbers import roman
+from rt_drama3.text.normalize.dates import roman
 
 ONES = dict(
     zip(

@@ -8,15 +8,25 @@ reader would try them: long forms first.
 
 from __future__ import annotations
 
-import datetime
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
+from rt_drama3.text.normalize.dates import (
+    CHAPTERS,
+    RULERS,
+    say_day_month,
+    say_decade,
+    say_month_day,
+    say_roman,
+    say_slash_date,
+    say_stamp,
+    say_time,
+)
 from rt_drama3.text.normalize.short import PER
 from rt_drama3.text.normalize.words import (
     CURRENCIES,
-    MONTHS,
+    GAP,
     SCALES,
     SIGNS,
     UNITS,
@@ -30,7 +40,6 @@ from rt_drama3.text.normalize.words import (
 
 Match = re.Match[str]
 
-_GAP = "[ \xa0\u2009\u202f]"  # spaces between a number and its unit, or between groups of digits
 _INT = r"(?:(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?:['’]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})(?!\d)|\d+)"
 _NUM = rf"(?:{_INT}(?:\.\d+)?|\.\d+)"
 _START = r"(?<![\w.,])"
@@ -38,7 +47,6 @@ _END = r"(?![\w]|[.,]\d)"
 _MINUS = r"[-\u2212\u2013\u2010\u2011]"
 _SIGN = rf"(?:(?<![\w)]){_MINUS} ?)?"
 _AMPM = r"(?P<half>[AaPp])\.? ?[Mm](?P<dot>\.?)(?!\w)"
-_NEXT_SENTENCE = re.compile(rf"$|{_GAP}+[A-Z\"“(]|[\"”')]")
 _MONTH = (
     r"(?P<month>Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?"
     r"|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)(?:\.|\b)"
@@ -47,7 +55,7 @@ _MONTH = (
 
 def _value(text: str) -> str:
     """A written number with its separators of thousands removed."""
-    return re.sub(rf"[,'’]|{_GAP}", "", text)
+    return re.sub(rf"[,'’]|{GAP}", "", text)
 
 
 def _signed(text: str) -> tuple[str, str]:
@@ -63,84 +71,6 @@ def _number(text: str) -> str:
 
 def _is_one(text: str) -> bool:
     return _value(text).lstrip("0") in ("1",)
-
-
-# --- dates and times ------------------------------------------------------------------------------
-
-
-def _day(year_: int, month: int, day: int) -> str | None:
-    try:
-        datetime.date(max(year_, 1), month, day)
-    except ValueError:
-        return None
-    return f"{MONTHS[month - 1]} {ordinal(day)}" + (f", {year(year_)}" if year_ else "")
-
-
-def _clock(hour: int, minute: int, second: int = 0) -> str:
-    """``(7, 5)`` -> "seven oh five"; "o'clock" is the caller's."""
-    words = cardinal(hour)
-    if minute:
-        words += f" {'oh ' if minute < 10 else ''}{cardinal(minute)}"
-    if second:
-        words += " o'clock" if not minute else ""
-        words += f" and {cardinal(second)} second{'s' if second != 1 else ''}"
-    return words
-
-
-def _time(found: Match) -> str:
-    hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
-    half = found["half"]
-    if half:
-        words = _clock(hour, minute, second) + f" {half.lower()} m"
-        ends = found["dot"] and _NEXT_SENTENCE.match(found.string, found.end())
-        return words + ("." if ends else "")
-    words = _clock(hour, minute, second)
-    return words if minute or second else words + " o'clock"
-
-
-def _stamp(found: Match) -> str:
-    date = _day(int(found["y"]), int(found["m"]), int(found["d"]))
-    if date is None:
-        return ", ".join(map(digits, re.findall(r"\d+", found[0])))
-    if not found["hour"]:
-        return date
-    words = f"{date}, {_time(found)}"
-    if found["zone"] == "Z":
-        return words + " U T C"
-    if found["zone"]:
-        sign, hours, minutes = found["zone"][0], found["zone"][1:3], found["zone"][-2:]
-        words += f" U T C {'plus' if sign == '+' else 'minus'} {cardinal(int(hours))}"
-        words += f" {cardinal(int(minutes))}" if int(minutes) else ""
-    return words
-
-
-def _slash_date(found: Match) -> str:
-    first, second, third = int(found[1]), int(found[3]), int(found[4])
-    if len(found[4]) == 2:
-        third += 2000 if third < 70 else 1900
-    month, day = (second, first) if first > 12 or found[2] == "." else (first, second)
-    return _day(third, month, day) or found[0]
-
-
-def _month_day(found: Match) -> str:
-    return f"{_month(found)} {ordinal(int(found['day']))}"
-
-
-def _day_month(found: Match) -> str:
-    return f"{ordinal(int(found['day']))} of {_month(found)}"
-
-
-def _month(found: Match) -> str:
-    return next(month for month in MONTHS if month.startswith(found["month"][:3]))
-
-
-def _decade(found: Match) -> str:
-    century, ten = found[1] or "", int(found[2])
-    name = cardinal(10 * ten)
-    if ten == 0:
-        return f"{year(int(century + '00'))}s" if century else found[0]
-    lead = cardinal(int(century)) + " " if century else ""
-    return lead + (name[:-1] + "ies" if name.endswith("y") else name + "s")
 
 
 # --- amounts --------------------------------------------------------------------------------------
@@ -245,36 +175,6 @@ def _scientific(found: Match) -> str:
     return f"{decimal(_value(found[1]))} times ten to the power of {cardinal(int(found[2]))}"
 
 
-_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50}
-_CHAPTERS = (
-    "Chapter|Part|Act|Scene|Book|Volume|Vol\\.|Section|Article|Phase|Type|Class|Title|Appendix"
-    "|Figure|Table|Level|Grade|War|Bowl|Episode|Season|Round|Stage|Category|Tier|Mark"
-)
-_RULERS = (
-    "Henry|Louis|Charles|Elizabeth|George|Edward|James|William|Richard|Paul|Pius|Benedict|Leo"
-    "|Philip|Frederick|Napoleon|Catherine|Ivan|Peter|Alexander|Nicholas|Wilhelm|Gregory|Innocent"
-    "|Clement|Urban|Francis|Ferdinand|Otto|Mary|John|Ramses|Ptolemy|Xerxes|Darius|Harald|Gustav"
-    "|Christian|Haakon|Felipe|Juan|Carlos|Umberto|Leopold|Rudolf|Maximilian|Constantine"
-)
-
-
-def roman(text: str) -> int | None:
-    """The value of a Roman numeral up to 89, or None if it is not written as one."""
-    if not re.fullmatch(r"(?:XL|L?X{0,3})(?:IX|IV|V?I{0,3})", text) or not text:
-        return None
-    values = [_ROMAN[char] for char in text]
-    pairs = zip(values, [*values[1:], 0], strict=True)
-    return sum(value if value >= after else -value for value, after in pairs)
-
-
-def _roman(found: Match) -> str:
-    value = roman(found["roman"])
-    if value is None:
-        return found[0]
-    words = f"the {ordinal(value)}" if found["name"] in _RULERS.split("|") else cardinal(value)
-    return f"{found['name']} {words}"
-
-
 def _integer(found: Match) -> str:
     """A number that no other rule has read."""
     sign, bare = _signed(found[0])
@@ -314,8 +214,7 @@ _SIGNED = rf"(?P<number>{_SIGN}{_NUM})"
 _CURRENCY = f"(?:{_alternatives(CURRENCIES)})"
 _CODES = "|".join(sign for sign in CURRENCIES if sign.isalpha())
 _SHORT_SCALE = r"(?:(?i:k|mn?|mio|bn?|tn?)\b)"
-_LONG_SCALE = rf"{_GAP}?(?:hundred|thousand|million|billion|trillion|bn|mn|mio)\b"
-_SCALE = rf"(?:{_GAP}?(?P<scale>{_SHORT_SCALE}|(?:hundred|thousand|[mb]illion|trillion)\b))?"
+_SCALE = rf"(?:{GAP}?(?P<scale>{_SHORT_SCALE}|(?:hundred|thousand|[mb]illion|trillion)\b))?"
 _LETTER_UNITS = _alternatives(u for u in UNITS if u[0].isalpha() and u != "x")
 _SIGN_UNITS = _alternatives(u for u in UNITS if not u[0].isalpha() and u != "×")
 _CLOCK = r"(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d)(?:[.,]\d+)?)?"
@@ -331,11 +230,13 @@ def _rules() -> list[_Rule]:
     date = r"(?P<y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)"
     zone = r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
     return [
-        rule(rf"{_START}{date}(?:[T ]{_CLOCK}{zone})?{_NONE}(?!\w|-\d)", _stamp),
-        rule(rf"{_START}(\d{{1,2}})([/.])(\d{{1,2}})\2(\d{{4}}|\d\d)(?![\w/]|\.\d)", _slash_date),
-        rule(rf"{_START}{_CLOCK}(?:{_GAP}?{_AMPM})?(?![\d:])", _time),
+        rule(rf"{_START}{date}(?:[T ]{_CLOCK}{zone})?{_NONE}(?!\w|-\d)", say_stamp),
         rule(
-            rf"{_START}(?P<hour>1?\d)(?P<minute>(?!))?(?P<second>(?!))?{_GAP}?{_AMPM}", _time
+            rf"{_START}(\d{{1,2}})([/.])(\d{{1,2}})\2(\d{{4}}|\d\d)(?![\w/]|\.\d)", say_slash_date
+        ),
+        rule(rf"{_START}{_CLOCK}(?:{GAP}?{_AMPM})?(?![\d:])", say_time),
+        rule(
+            rf"{_START}(?P<hour>1?\d)(?P<minute>(?!))?(?P<second>(?!))?{GAP}?{_AMPM}", say_time
         ),
         # Phone numbers and other digits in groups.
         rule(rf"(?<![\w+])\+\d{{1,3}}(?:[-. ]?\(?\d{{1,5}}\)?){{2,5}}{_END}", _groups),
@@ -349,31 +250,31 @@ def _rules() -> list[_Rule]:
         rule(r"(?<![\w.])(?P<v>[vV])(?P<parts>\d+(?:\.\d+)?)(?!\w|\.\d)", _version),
         # Groups of three digits between spaces.
         (
-            re.compile(rf"(?<![\w.,])(?<!\d{_GAP})\d{{1,3}}(?:{_GAP}\d{{3}})+(?!\w|{_GAP}\d|,\d)"),
-            lambda found: re.sub(_GAP, ",", found[0]) if found[0][0] != "0" else found[0],
+            re.compile(rf"(?<![\w.,])(?<!\d{GAP})\d{{1,3}}(?:{GAP}\d{{3}})+(?!\w|{GAP}\d|,\d)"),
+            lambda found: re.sub(GAP, ",", found[0]) if found[0][0] != "0" else found[0],
         ),
         # Ranges keep their numbers for the rules below.
         (re.compile(rf"(?<![\w.,-])({_CURRENCY}?{_NUM})[-\u2013\u2014](?=({_CURRENCY}?{_NUM})"
                     rf"(?![\d-]))"), lambda found: f"{found[1]} to "),
-        (re.compile(rf"(?<=\d)([%°]?){_GAP}?\u2013{_GAP}?(?=\d)"), lambda found: f"{found[1]} to "),
+        (re.compile(rf"(?<=\d)([%°]?){GAP}?\u2013{GAP}?(?=\d)"), lambda found: f"{found[1]} to "),
         rule(
-            rf"(?P<minus>(?<![\w)]){_MINUS} ?)?(?<!\w)(?P<sign>{_CURRENCY}){_GAP}?"
+            rf"(?P<minus>(?<![\w)]){_MINUS} ?)?(?<!\w)(?P<sign>{_CURRENCY}){GAP}?"
             rf"(?P<inner>{_MINUS})?(?P<number>(?:\d{{1,3}}(?:\.\d{{3}})+,\d{{2}}|{_NUM}))"
             rf"{_SCALE}(?!\d)",
             _money_before,
         ),
         rule(
             rf"{_START}(?P<number>{_SIGN}(?:\d{{1,3}}(?:\.\d{{3}})+(?:,\d\d)?|\d+,\d\d|{_NUM}))"
-            rf"{_SCALE}{_GAP}?(?P<sign>[$€£¥₹₩₽₣₿₺₪₫฿₴₦₱]|(?:{_CODES})\b)",
+            rf"{_SCALE}{GAP}?(?P<sign>[$€£¥₹₩₽₣₿₺₪₫฿₴₦₱]|(?:{_CODES})\b)",
             _money_behind,
         ),
         rule(rf"{_START}(\d)['′](\d{{1,2}})([\"″”]|'')?(?!\w)", _feet),
         # Fractions.
         rule(r"(?<![\w.,/])(\d+)[ -](\d+)/(\d+)(?![\w/])", _mixed),
         rule(r"(?<![\w/.,])(\d+)/(\d+)(?![\w/]|\.\d)", _plain_fraction),
-        rule(r"(?<![\w.,])['’]?(\d\d)?(\d)0['’]?s\b", _decade),
+        rule(r"(?<![\w.,])['’]?(\d\d)?(\d)0['’]?s\b", say_decade),
         # Units; a period is part of the unit where the sentence continues.
-        rule(rf"(?<![\w.,]){_SIGNED}{_GAP}?(?P<unit>{_SIGN_UNITS})(?!\w)", _unit),
+        rule(rf"(?<![\w.,]){_SIGNED}{GAP}?(?P<unit>{_SIGN_UNITS})(?!\w)", _unit),
         rule(
             rf"(?<![\w.,]){_SIGNED}[ \xa0\u2009\u202f-]?(?P<unit>{_LETTER_UNITS})(?![\w²³'’])"
             r"(?:\.(?= [a-z]))?",
@@ -391,19 +292,19 @@ def _rules() -> list[_Rule]:
             rf"(?<![\w.,])({_INT})(?:st|nd|rd|th)\b",
             lambda found: ordinal(int(_value(found[1]))),
         ),
-        rule(rf"\b{_MONTH} (?P<day>[12]\d|3[01]|0?[1-9])(?![\w:/]|[.,]\d|-\d)", _month_day),
-        rule(rf"(?<![\w.,])(?P<day>[12]\d|3[01]|[1-9]) {_MONTH}(?= |,|$)", _day_month),
+        rule(rf"\b{_MONTH} (?P<day>[12]\d|3[01]|0?[1-9])(?![\w:/]|[.,]\d|-\d)", say_month_day),
+        rule(rf"(?<![\w.,])(?P<day>[12]\d|3[01]|[1-9]) {_MONTH}(?= |,|$)", say_day_month),
         (
             re.compile(
-                rf"\b(?P<name>{_CHAPTERS}|{_RULERS})[ \xa0]"
+                rf"\b(?P<name>{CHAPTERS}|{RULERS})[ \xa0]"
                 r"(?P<roman>(?:[IVXL]{2,}|(?<!\b(?:Mary|Paul|John) )[VX](?!\.))(?<!L))(?!\w|['’])"
             ),
-            _roman,
+            say_roman,
         ),
         (
             re.compile(r"\b(?P<name>Chapter|Part|Act|Scene|Book|Volume|War|Phase|Type) "
                        r"(?P<roman>I)(?=[.,:;)\n]|$)"),
-            _roman,
+            say_roman,
         ),
         # Signs next to numbers and letters.
         (re.compile(r"\b([A-G])#(?!\w)"), lambda found: f"{found[1]} sharp"),

@@ -8,6 +8,8 @@ from functools import lru_cache
 
 from num2words import num2words
 
+GAP = "[ \xa0\u2009\u202f]"  # spaces between a number and its unit, or between groups of digits
+
 SCALES = {
     "k": "thousand",
     "m": "million",
