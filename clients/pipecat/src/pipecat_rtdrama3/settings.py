@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pipecat.services.settings import TTSSettings
 from pipecat.utils.types import NOT_GIVEN, NotGiven, is_given
@@ -40,6 +40,7 @@ class RtDrama3TTSSettings(TTSSettings):
     repetition_aware: bool | NotGiven | None = field(default_factory=_open)
     seed: int | NotGiven | None = field(default_factory=_open)
     max_seconds: float | NotGiven | None = field(default_factory=_open)
+    normalize: Literal["auto", "on", "off"] | NotGiven | None = field(default_factory=_open)
 
 
 # Pipecat's fields without effect here.

@@ -77,6 +77,7 @@ class VoiceOptions(TypedDict, total=False):
     repetition_aware: bool | None
     seed: int | None
     max_seconds: float | None
+    normalize: Literal["auto", "on", "off"] | None
 
 
 class Options(VoiceOptions, total=False):
@@ -100,6 +101,7 @@ class Options(VoiceOptions, total=False):
         temperature, head_temperature, top_p, top_k, repetition_aware: sampling parameters.
         seed: the same seed gives the same speech.
         max_seconds: limit of the duration in seconds.
+        normalize: read numbers, signs and markup as words; ``auto`` leaves it to the checkpoint.
         timings: include the server's timestamps in every chunk.
         take: include the take in ``done``.
     """
