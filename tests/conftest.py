@@ -63,16 +63,11 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Machine]]:
-    """Makes engines on simulated machines; see ``simulation.make_machine``."""
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    """Makes engine cores on simulated machines; see ``simulation.make_machine``."""
     from tests.engine.simulation import make_machine
 
-    made: list[Machine] = []
-
     def make(frames: int = 40, **settings: Any) -> Machine:
-        made.append(make_machine(monkeypatch, frames, **settings))
-        return made[-1]
+        return make_machine(monkeypatch, frames, **settings)
 
-    yield make
-    for machine in made:
-        machine.engine.close()
+    return make

@@ -186,6 +186,13 @@ def codes_of(speech: Speech) -> Codes:
     return speech.result(WAIT).codes
 
 
+def position(engine: Engine, speech: Speech) -> int | None:
+    """The position of a stream in the queue, while it waits."""
+    stream = engine.core.streams.get(speech)
+    queued = None if stream is None else stream.turn.queued
+    return None if queued is None else queued.position
+
+
 def until(condition: Callable[[], object], what: str = "it") -> None:
     """Waits for something that another thread does."""
     deadline = time.monotonic() + WAIT
@@ -207,8 +214,8 @@ class Frames:
         self.batches: list[int] = []
         self._permits: threading.Semaphore | None = None
         self._waiting = threading.Event()
-        self._real = engine._loop.maker.frame
-        engine._loop.maker.frame = self._frame  # type: ignore[method-assign]
+        self.real = engine.core.runner.frame
+        engine.core.runner.frame = self._frame  # type: ignore[method-assign]
 
     def _frame(self, entries: Sequence[Entry]) -> list[FrameResult]:
         permits = self._permits
@@ -219,7 +226,7 @@ class Frames:
             self.batches.append(len(entries))
         for stream, *_ in entries:
             self.made[stream.speech] += 1
-        return self._real(entries)
+        return self.real(entries)
 
     def hold(self) -> None:
         """Lets no further frame begin."""

@@ -1,20 +1,25 @@
-"""Delivery: the frames of every stream to PCM in groups, and the PCM to who listens.
+"""Delivery: decodes each stream's frames in batches and puts their audio into its events.
 
-``frame`` and ``finish`` belong to the device thread, decoding to the codec's (``codec_stream``).
+Collecting frames belongs to the device thread; decoding to that of the codec (``codec_stream``).
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
 
 from rt_drama3.codec import Codec
-from rt_drama3.codec_stream import CodecWorker, FrameGroup
+from rt_drama3.codec_stream import CodecWorker, Decode, FrameGroup
 from rt_drama3.engine.config import EngineConfig
-from rt_drama3.engine.scheduling import Costs, Estimate, group_size, may_prefill
+from rt_drama3.engine.scheduling import Costs, Estimate, batch_size, may_prefill
+from rt_drama3.engine.slots import SlotTable
 from rt_drama3.engine.speech import Audio, Idle, Segment, SpeechSummary, Stamps
-from rt_drama3.engine.stream import Codes, EngineStream
+from rt_drama3.engine.step_runner import StepRunner
+from rt_drama3.engine.stream import Codes, Phase, Stream
 from rt_drama3.errors import RtDrama3Error
 
 
@@ -24,9 +29,11 @@ class Delivery:
     Args:
         codec: of the checkpoint.
         config: settings.
-        costs: what decoding is known to cost, and where it is noted.
-        speaking: tells the streams that make frames now.
-        step_seconds: tells what the next step will cost.
+        costs: measured durations of decoding go here.
+        slots: the holders of the slots.
+        runner: the step.
+        worker: runs what belongs to the codec's thread.
+        clock: seconds.
     """
 
     def __init__(
@@ -34,118 +41,127 @@ class Delivery:
         codec: Codec,
         config: EngineConfig,
         costs: Costs,
-        speaking: Callable[[], list[EngineStream]],
-        step_seconds: Callable[[], float],
+        slots: SlotTable,
+        runner: StepRunner,
+        worker: CodecWorker,
+        clock: Callable[[], float],
     ) -> None:
-        self._codec, self._config, self._costs = codec, config, costs
-        self._frame_seconds = 1 / codec.config.frame_rate
-        self._speaking, self._step_seconds = speaking, step_seconds
-        self._worker = CodecWorker(codec.device, config.codec_async)
+        self._config, self._costs, self._clock = config, costs, clock
+        self._slots, self._runner, self._worker = slots, runner, worker
+        self._sample_rate = codec.config.sample_rate
+        self._shares_memory = codec.device.type == "cpu"
 
-    def frame(self, stream: EngineStream, codes: Codes, sampled: float) -> None:
-        """Takes one frame of a stream: its codes ``[num_codebooks]``, and when they were drawn."""
-        if not stream.request.audio:
+    # Device thread.
+
+    def add(self, stream: Stream, codes: Codes, sampled: float) -> None:
+        """Takes one frame of a stream: its codes ``[num_codebooks]``, and when it was sampled."""
+        playout = stream.playout
+        if not playout.audio:
             return
-        stream.codec.add(codes, len(stream.segments) - 1, stream.prefilled, sampled)
-        wanted = group_size(
-            stream.lead(time.monotonic(), self._frame_seconds),
+        playout.codec.add(codes, len(stream.segments) - 1, stream.prefill.finished, sampled)
+        wanted = batch_size(
+            playout.buffered(self._clock()),
             self._config.codec_batch_frames,
-            stream.codec.last_size,
-            self._step_seconds(),
+            playout.codec.last_size,
+            self._costs.step_seconds(self._runner.last_batch),
             self._costs,
             self._config.codec_batch_min,
         )
-        if stream.codec.gathered >= wanted:
-            self.flush(stream)
+        if playout.codec.gathered >= wanted:
+            self.decode_rest(stream)
 
-    def flush(self, stream: EngineStream) -> None:
-        """Sends what was gathered off to be decoded."""
-        if not stream.codec.gathered:
+    def decode_rest(self, stream: Stream) -> None:
+        """Has the collected frames decoded; may wait a moment for the first audio of a stream."""
+        codec = stream.playout.codec
+        if not codec.gathered:
             return
-        due = self._due(stream)
-        group = stream.codec.take()
-        decoded = threading.Event()
-
-        def job() -> None:
-            stream.attempt(lambda s: self._deliver(s, group))
-            decoded.set()
-
-        self._worker.submit(due, job)
-        if group.first_frame == 0 and self._may_wait(stream):
+        due, batch, decoded = stream.playout.due(), codec.take(), threading.Event()
+        self._worker.submit(due, partial(self._decode, stream, batch, decoded))
+        if batch.first_frame == 0 and self._may_wait(stream):
             decoded.wait(2 * self._costs.decode_seconds(1))
 
-    def finish(
-        self, stream: EngineStream, summary: SpeechSummary, error: RtDrama3Error | None
-    ) -> None:
-        """Delivers what is left and tells the client the end after its last samples.
+    def report_idle(self, stream: Stream) -> None:
+        """Puts ``Idle`` after everything that was made so far."""
+        self._worker.submit(stream.playout.due(), partial(_report_idle, stream))
 
-        Of a cancelled stream nothing is waited for, not even the decode that runs: whoever barges
-        in is told at once.
+    def finish(
+        self, stream: Stream, summary: SpeechSummary, error: RtDrama3Error | None = None
+    ) -> None:
+        """Delivers the rest of a stream and then ends it.
+
+        A cancelled stream waits for nothing, not even for the decode that is running, so that the
+        client gets its answer immediately.
         """
         if stream.cancelled:
-            stream.speech.end(stream.tell(summary), error)
+            _end(stream, summary, error)
+        else:
+            self.decode_rest(stream)
+            self._worker.submit(stream.playout.due(), partial(_end, stream, summary, error))
+
+    def measure(self, codec: Codec, decode: Decode) -> None:
+        """Learns the cost of decoding, unless it is known."""
+        if self._costs.decode:
             return
-        self.flush(stream)
+        state, size = codec.new_state(1), 1
+        while size <= self._config.codec_batch_frames:
+            codes = torch.zeros(1, codec.config.num_codebooks, size, dtype=torch.int64)
+            for attempt in range(2):
+                started = self._clock()
+                decode(codes.to(codec.device), state).cpu()
+                if attempt:
+                    self._costs.decode[size] = Estimate(self._clock() - started)
+            size *= 2
 
-        def last() -> None:
-            # What was still to be decoded may have failed meanwhile.
-            stream.speech.end(stream.tell(summary), error or stream.failure)
-
-        self._worker.submit(self._due(stream), last)
-
-    def idle(self, stream: EngineStream) -> None:
-        """Reports, behind what was made so far, that nothing more is left to speak."""
-
-        def report() -> None:
-            if stream.text.empty() and not stream.text.final:
-                stream.speech.put(Idle())
-
-        self._worker.submit(self._due(stream), report)
-
-    def _due(self, stream: EngineStream) -> float:
-        """When a listener needs the next frame to be decoded."""
-        if stream.playing_since is None:
-            return 0.0
-        return stream.playing_since + stream.codec.submitted * self._frame_seconds
-
-    def close(self) -> None:
-        """Finishes what was submitted and ends the codec's thread."""
-        self._worker.close()
-
-    def _may_wait(self, stream: EngineStream) -> bool:
+    def _may_wait(self, stream: Stream) -> bool:
         """Whether the next step may wait a moment for the first audio of a stream.
 
-        On a CPU that step would share memory with the decode, and delay it. Others must have the
-        lead to wait.
+        On a CPU that step would share memory with the decode, and delay it. The other listeners
+        must have enough audio buffered.
         """
-        if self._codec.device.type != "cpu":
+        if not self._shares_memory:
             return False
-        now, frame = time.monotonic(), self._frame_seconds
-        others = [s for s in self._speaking() if s is not stream]
-        leads = [s.lead(now, frame) for s in others if s.paused_since is None]
-        return may_prefill(leads, self._costs.decode_seconds(1), self._step_seconds(), 0.0)
+        now = self._clock()
+        others = [s for s in self._slots.in_phase(Phase.SPEAKING) if s is not stream]
+        buffered = [s.playout.buffered(now) for s in others if s.paused_since is None]
+        step = self._costs.step_seconds(self._runner.last_batch)
+        return may_prefill(buffered, self._costs.decode_seconds(1), step, 0.0)
 
-    def _deliver(self, stream: EngineStream, group: FrameGroup) -> None:
-        """Decodes a group and hands it over (codec thread)."""
-        if stream.cancelled or stream.codec.broken:
-            return
-        started = time.monotonic()
-        pcm = stream.codec.decode(group)
-        decoded = time.monotonic()
+    # The codec's thread.
+
+    def _decode(self, stream: Stream, batch: FrameGroup, decoded: threading.Event) -> None:
+        with stream.isolated():
+            if not (stream.cancelled or stream.playout.codec.broken):
+                self._deliver(stream, batch)
+        decoded.set()
+
+    def _deliver(self, stream: Stream, batch: FrameGroup) -> None:
+        playout, started = stream.playout, self._clock()
+        pcm = playout.codec.decode(batch)
+        decoded = self._clock()
         stream.durations.codec += decoded - started
-        self._costs.decode.setdefault(group.frames, Estimate()).add(decoded - started)
-        stamps = Stamps(stream.accepted, group.prefilled, group.sampled, decoded)
-        rate = self._codec.config.sample_rate
-        chunk = Audio(pcm, group.first_frame, group.frames, rate, group.segment, stamps)
-        while stream.announced <= group.segment:
-            stream.speech.put(self._segment(stream, stream.announced))
-            stream.announced += 1
-        if stream.speech.put(chunk):
-            stream.play(group.frames, time.monotonic(), self._frame_seconds)
+        self._costs.decode.setdefault(batch.frames, Estimate()).add(decoded - started)
+        while playout.announced <= batch.segment:
+            stream.speech.put(_segment(stream, playout.announced))
+            playout.announced += 1
+        stamps = Stamps(stream.accepted, batch.prefilled, batch.sampled, decoded)
+        rate, first, frames = self._sample_rate, batch.first_frame, batch.frames
+        if stream.speech.put(Audio(pcm, first, frames, rate, batch.segment, stamps)):
+            playout.play(frames, self._clock())
 
-    def _segment(self, stream: EngineStream, index: int) -> Segment:
-        """The event of a segment (codec thread)."""
-        text, first_frame = stream.segments[index]
-        later = stream.segments[index + 1 :]
-        waiting = stream.text.waiting + sum(len(text) for text, _ in later)
-        return Segment(index, text, first_frame, waiting, stream.text.count)
+
+def _segment(stream: Stream, index: int) -> Segment:
+    text, first_frame = stream.segments[index]
+    later = stream.segments[index + 1 :]
+    waiting = stream.text.waiting + sum(len(text) for text, _ in later)
+    return Segment(index, text, first_frame, waiting, stream.text.count)
+
+
+def _report_idle(stream: Stream) -> None:
+    if stream.text.empty and not stream.text.final:
+        stream.speech.put(Idle())
+
+
+def _end(stream: Stream, summary: SpeechSummary, error: RtDrama3Error | None) -> None:
+    # The rest may have failed to decode meanwhile.
+    failure = error if stream.cancelled else error or stream.failure
+    stream.speech.end(replace(summary, delivered=stream.playout.delivered), failure)

@@ -1,91 +1,98 @@
-"""PromptReader: the prompts of streams into their slots, one block at a time (device thread).
+"""Prefiller: reads the prompts of streams into their slots, one chunk at a time (device thread).
 
-The system block with the references is read once for a voice and restored for the next stream. Of a
-stream that goes on after the present piece, the next prompt is mostly known while it speaks: its
-beginning, and the codes as they are made. That much is read ahead in a spare slot, so that at the
-join of two pieces little is left to read. Blocks have the same borders whenever they are read: the
-take does not depend on it.
+The system block with the references is read once for a voice and restored for the next stream.
+While a stream speaks a segment, most of its next prompt is known: the beginning, and the codes as
+they are made. That much is read ahead in a spare slot, so that little is left to read between two
+segments. Chunks have the same borders whenever they are read: the take does not depend on it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from rt_drama3.engine.step_runner import FrameMaker
-from rt_drama3.engine.stream import EngineStream, ReadAhead
+from rt_drama3.engine.step_runner import StepRunner
+from rt_drama3.engine.stream import ReadAhead, Stream
 from rt_drama3.engine.voice_cache import VoiceCache
 
 
-class PromptReader:
+class Prefiller:
     """See the module docstring.
 
     Args:
-        maker: whose slots are read into.
+        runner: reads chunks.
         voices: system blocks that were read already.
         semantic_start: main token of semantic code 0.
         device: of the model.
+        clock: seconds.
     """
 
     def __init__(
-        self, maker: FrameMaker, voices: VoiceCache, semantic_start: int, device: torch.device
+        self,
+        runner: StepRunner,
+        voices: VoiceCache,
+        semantic_start: int,
+        device: torch.device,
+        clock: Callable[[], float],
     ) -> None:
-        self._maker, self._voices = maker, voices
+        self._runner, self._voices, self._clock = runner, voices, clock
+        self._state = runner.step.state
         self._semantic_start, self._device = semantic_start, device
-        self._holder: EngineStream | None = None  # whose rows are in the spare slot
+        self._holder: Stream | None = None  # whose rows are in the spare slot
 
-    def read_block(self, stream: EngineStream) -> bool:
-        """Reads the next block of a stream's prompt into its slot; true when that was the last."""
-        assert stream.rows is not None
-        started = time.monotonic()
-        if stream.read == 0:
-            stream.read = self._take_ahead(stream)
-        if stream.read == 0:
-            snapshot = self._voices.get(stream.voice_key)
-            stream.read = self._maker.begin(stream.slot, snapshot)
-        if stream.read < stream.system_rows:
-            rows = stream.rows[stream.read : stream.system_rows]
-            stream.read += self._maker.read_block(stream.slot, rows, stream.read)
-            if stream.read == stream.system_rows:
-                self._voices.put(stream.voice_key, self._maker.snapshot(stream.slot, stream.read))
-        elif stream.read < len(stream.rows):
-            fork = stream.direction.fork
-            rows = stream.rows[stream.read : fork if stream.read < fork else None]
-            watch = stream.direction.watch()
-            stream.read += self._maker.read_block(stream.slot, rows, stream.read, watch)
-            if stream.read == fork:
-                self._fork(stream)
+    def begin(self, stream: Stream) -> None:
+        """Starts with the prompt of a stream that got its slot."""
+        prefill = stream.prefill
+        prefill.read = prefill.unconditional_read = 0
+        prefill.started = self._clock()
+
+    def read_chunk(self, stream: Stream) -> bool:
+        """Reads the next chunk of a stream's prompt into its slot; true when that was the last."""
+        prompt, prefill, slot = stream.prompt, stream.prefill, stream.slot.index
+        assert prompt is not None
+        started = self._clock()
+        if prefill.read == 0:
+            prefill.read = self.take_ahead(stream)
+        if prefill.read == 0:
+            prefill.read = self._runner.begin(slot, self._voices.get(prompt.voice_key))
+        if prefill.read < prompt.system_rows:
+            rows = prompt.rows[prefill.read : prompt.system_rows]
+            prefill.read += self._runner.prefill(slot, rows, prefill.read)
+            if prefill.read == prompt.system_rows:
+                self._voices.put(prompt.voice_key, self._state.snapshot(slot, prefill.read))
+        elif prefill.read < len(prompt.rows):
+            end = prompt.common if prefill.read < prompt.common else None
+            rows = prompt.rows[prefill.read : end]
+            prefill.read += self._runner.prefill(slot, rows, prefill.read, stream.hook())
+            if prefill.read == prompt.common:
+                self._state.move(slot, slot + 1, prefill.read)
+                prefill.unconditional_read = prefill.read
         else:
-            self._read_twin(stream)
-        ended = time.monotonic()
+            self._read_unconditional(stream)
+        ended = self._clock()
         stream.durations.prefill += ended - started
-        if stream.read < len(stream.rows) or stream.direction.twin_unread:
+        unconditional = 0 if prompt.unconditional is None else len(prompt.unconditional)
+        if prefill.read < len(prompt.rows) or prefill.unconditional_read < unconditional:
             return False
-        # The longer prompt of a guided stream counts: it tells how much of the cache is in use.
-        stream.position = max(stream.read, stream.direction.twin_read)
-        stream.prefilled = ended
+        prefill.finished = ended
         return True
 
-    def _fork(self, stream: EngineStream) -> None:
-        """Gives the undirected twin what both prompts begin with."""
-        self._maker.move(stream.slot, stream.slot + 1, stream.read)
-        stream.direction.twin_read = stream.read
+    def _read_unconditional(self, stream: Stream) -> None:
+        prompt, prefill = stream.prompt, stream.prefill
+        assert prompt is not None
+        assert prompt.unconditional is not None
+        done = prefill.unconditional_read
+        rows, hook = prompt.unconditional[done:], stream.hook(unconditional=True)
+        prefill.unconditional_read += self._runner.prefill(stream.slot.index + 1, rows, done, hook)
 
-    def _read_twin(self, stream: EngineStream) -> None:
-        direction = stream.direction
-        assert direction.twin is not None
-        rows, watch = direction.twin[direction.twin_read :], direction.watch(twin=True)
-        read = self._maker.read_block(stream.slot + 1, rows, direction.twin_read, watch)
-        direction.twin_read += read
+    # Reading ahead.
 
-    # Ahead.
-
-    def behind(self, streams: Sequence[EngineStream]) -> EngineStream | None:
+    def behind(self, streams: Sequence[Stream]) -> Stream | None:
         """Of streams that speak and have more text, the one to read ahead for, if any.
 
-        Who has the spare slot keeps it while there is a block to read; then who has most to read.
+        The holder of the spare slot keeps it while there is a chunk to read; then the stream with
+        most to read gets it.
         """
         left = {stream: self._unread(stream) for stream in streams}
         ready = [stream for stream, rows in left.items() if rows > 0]
@@ -93,68 +100,71 @@ class PromptReader:
             return self._holder
         return max(ready, key=left.__getitem__, default=None)
 
-    def read_ahead(self, stream: EngineStream) -> None:
-        """Reads one block of the next prompt of a stream that is still speaking."""
-        started = time.monotonic()
+    def read_ahead(self, stream: Stream) -> None:
+        """Reads one chunk of the next prompt of a stream that is still speaking."""
+        assert stream.prompt is not None
+        started, spare = self._clock(), self._runner.spare
         ahead = self._hold(stream)
         if ahead.read == 0:
-            snapshot = self._voices.get(stream.voice_key)
-            restored = self._maker.begin(self._maker.spare, snapshot)
+            restored = self._runner.begin(spare, self._voices.get(stream.prompt.voice_key))
             if restored:
                 ahead.note(self._rows(stream, 0, restored))
         if self._unread(stream):
             border = stream.system_rows if ahead.read < stream.system_rows else stream.known_rows
-            rows = self._rows(stream, ahead.read, min(border, ahead.read + self._maker.block))
-            self._maker.read_block(self._maker.spare, rows, ahead.read)
+            rows = self._rows(stream, ahead.read, min(border, ahead.read + self._runner.chunk))
+            self._runner.prefill(spare, rows, ahead.read)
             ahead.note(rows)
-        stream.durations.prefill += time.monotonic() - started
+        stream.durations.prefill += self._clock() - started
 
-    def drop(self, stream: EngineStream) -> None:
+    def drop(self, stream: Stream) -> None:
         """Forgets what was read ahead for a stream."""
-        stream.ahead = None
+        stream.prefill.ahead = None
         if self._holder is stream:
             self._holder = None
-            self._maker.scrub(self._maker.spare)  # perhaps its numbers went bad
+            self._state.scrub(self._runner.spare)  # it may hold NaN
 
-    def _unread(self, stream: EngineStream) -> int:
-        """Rows that may be read ahead now: a whole block, or to the end of the system block."""
-        read = 0 if stream.ahead is None else stream.ahead.read
-        if stream.known_rows + stream.cap >= self._maker.context:
+    def _unread(self, stream: Stream) -> int:
+        """Rows that may be read ahead now: a whole chunk, or to the end of the system block."""
+        ahead, prompt = stream.prefill.ahead, stream.prompt
+        if prompt is None or stream.known_rows + prompt.cap >= self._runner.context:
             return 0  # its past may not fit into the next prompt
+        read = 0 if ahead is None else ahead.read
         rows = stream.known_rows - read
-        return rows if read < stream.system_rows or rows >= self._maker.block else 0
+        return rows if read < stream.system_rows or rows >= self._runner.chunk else 0
 
-    def _rows(self, stream: EngineStream, start: int, end: int) -> torch.Tensor:
+    def _rows(self, stream: Stream, start: int, end: int) -> torch.Tensor:
         rows = stream.next_rows(start, end, self._semantic_start)
         return torch.from_numpy(rows).to(self._device)
 
-    def _hold(self, stream: EngineStream) -> ReadAhead:
+    def _hold(self, stream: Stream) -> ReadAhead:
         """Brings what was read ahead for a stream into the spare slot."""
-        holder, spare = self._holder, self._maker.spare
-        if stream.ahead is None:
-            stream.ahead = ReadAhead()
+        holder, spare = self._holder, self._runner.spare
+        ahead = stream.prefill.ahead
+        if ahead is None:
+            ahead = stream.prefill.ahead = ReadAhead()
         if holder is not stream:
-            if holder is not None and holder.ahead is not None:
-                holder.ahead.snapshot = self._maker.snapshot(spare, holder.ahead.read)
+            if holder is not None and holder.prefill.ahead is not None:
+                read = holder.prefill.ahead.read
+                holder.prefill.ahead.snapshot = self._state.snapshot(spare, read)
             self._holder = stream
-            if stream.ahead.snapshot is not None:
-                self._maker.restore(spare, stream.ahead.snapshot)
-                stream.ahead.snapshot = None
-        return stream.ahead
+            if ahead.snapshot is not None:
+                self._state.restore(spare, ahead.snapshot)
+                ahead.snapshot = None
+        return ahead
 
-    def _take_ahead(self, stream: EngineStream) -> int:
+    def take_ahead(self, stream: Stream) -> int:
         """Puts what was read ahead into the stream's slot, if it fits; returns its rows."""
-        ahead, stream.ahead = stream.ahead, None
+        ahead, stream.prefill.ahead = stream.prefill.ahead, None
         held = self._holder is stream
         if held:
             self._holder = None
         if ahead is None or not ahead.read:
             return 0
-        assert stream.rows is not None
-        if not torch.equal(torch.cat(ahead.blocks), stream.rows[: ahead.read]):
-            return 0  # an earlier piece had to give way
+        assert stream.prompt is not None
+        if not torch.equal(torch.cat(ahead.chunks), stream.prompt.rows[: ahead.read]):
+            return 0  # an earlier segment had to give way
         if held:
-            self._maker.move(self._maker.spare, stream.slot, ahead.read)
+            self._state.move(self._runner.spare, stream.slot.index, ahead.read)
         elif ahead.snapshot is not None:
-            self._maker.restore(stream.slot, ahead.snapshot)
+            self._state.restore(stream.slot.index, ahead.snapshot)
         return ahead.read

@@ -1,126 +1,147 @@
-"""PromptDesk: the next piece of a stream's text to the rows that the model will read.
+"""PromptPreparer: builds the prompt of a stream's next segment, mostly off the device thread.
 
-It works on threads of its own, beside the device thread. No piece waits for the references of
-another stream, which take seconds to encode: those have a thread to themselves.
+References take seconds to encode. They have an executor of their own, so that no segment waits for
+the references of another stream.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 
+import numpy as np
 import torch
 
-from rt_drama3.engine.guidance import Direction
-from rt_drama3.engine.stream import EngineStream, Phase
+from rt_drama3.engine.stream import Prompt, Scene, Stream
 from rt_drama3.engine.voice_cache import voice_key
-from rt_drama3.errors import DeviceError
+from rt_drama3.errors import DeviceError, RequestError
 from rt_drama3.loading import LoadedModel
-from rt_drama3.system.threads import use_threads
-from rt_drama3.text.prompt import Prompt, Rows
+from rt_drama3.text import prompt as text_prompt
 from rt_drama3.text.rules import frame_cap
 
 MAX_PROMPT_ROWS = 8192
 
 
-class PromptDesk:
+class PromptPreparer:
     """See the module docstring.
 
     Args:
         loaded: the checkpoint.
         context: rows that a slot holds.
+        preparing, encoding: run what is fast, and what encodes audio.
     """
 
-    def __init__(self, loaded: LoadedModel, context: int) -> None:
+    def __init__(
+        self, loaded: LoadedModel, context: int, preparing: Executor, encoding: Executor
+    ) -> None:
         self._builder, self._references = loaded.prompts, loaded.references
         self._device = loaded.device
         self._frame_rate = loaded.codec.config.frame_rate
         self._context = context
-        self._preparing = ThreadPoolExecutor(1, "rt-drama3-prepare")
-        self._encoding = ThreadPoolExecutor(1, "rt-drama3-encode")
-        for pool in (self._preparing, self._encoding):
-            # Now, so that no request waits for its thread to start.
-            pool.submit(use_threads, loaded.threads).result()
+        self._preparing, self._encoding = preparing, encoding
 
-    def prepare(self, stream: EngineStream, alone: bool) -> None:
-        """Has the prompt of the next piece built; the stream then waits for its slot.
+    def prepare(self, stream: Stream, here: bool) -> None:
+        """Builds the next prompt; ``stream.scene.prepared`` is then set and the engine woken.
 
         Args:
             stream: with text.
-            alone: nobody is speaking, so that the device thread may do it and save a hand-over.
+            here: in the calling thread if that is fast, which saves a hand-over.
         """
-        stream.phase = Phase.PREPARING
-        direction = stream.direction
-        slow = (stream.voice is None and bool(stream.request.references)) or (
-            not direction.settled and any(take.codes is None for take in direction.takes)
-        )
-        if alone and not slow:
-            stream.attempt(self._prepare)
-        else:
-            pool = self._encoding if slow else self._preparing
-            try:
-                pool.submit(stream.attempt, self._prepare)
-            except RuntimeError:  # no pool takes work once the interpreter goes down
-                stream.failure = DeviceError("the program is ending; the stream was cut.")
-
-    def close(self, wait: bool = True) -> None:
-        """Drops what waits, and ends the threads."""
-        for pool in (self._preparing, self._encoding):
-            pool.shutdown(wait=wait, cancel_futures=True)
-
-    def _prepare(self, stream: EngineStream) -> None:
-        if stream.cancelled:
+        scene = stream.scene
+        encodes = stream.first is None and bool(stream.request.references)
+        encodes = encodes or any(take.codes is None for take in scene.takes)
+        slow = encodes and not scene.settled
+        if here and not slow:
+            self._prepare(stream)
             return
-        if stream.request.audio:
-            stream.codec.prepare()
-        if stream.voice is None:
-            stream.voice = self._references.codes(stream.request.references)
-        if not stream.direction.settled:
-            self._settle(stream.direction)
-        piece = stream.text.next_piece()
-        assert piece is not None
-        stream.speech.count(stream.text.count)
-        cap = frame_cap(piece, self._frame_rate)
-        prompt = self._prompt(stream, piece, cap)
-        stream.segments.append((piece, stream.frames))
-        stream.speech.begin(piece, stream.frames)
-        stream.voice_key = voice_key(prompt.rows[: prompt.system_rows])
-        stream.rows = torch.from_numpy(prompt.rows).to(self._device)
-        stream.system_rows, stream.read = prompt.system_rows, 0
-        stream.opening = self._opening(stream, piece, prompt)
-        guided = stream.direction.guidance > 0
-        twin = self._builder.unconditional(prompt, piece) if guided else None
-        longest = stream.direction.begin(prompt, twin, self._device)
-        stream.cap = min(cap, self._context - longest)
-        if stream.request.max_frames is not None:
-            stream.cap = min(stream.cap, stream.request.max_frames - stream.frames)
-        stream.phase = Phase.WAITING if stream.phase is Phase.PREPARING else stream.phase
-        stream.wake()
+        try:
+            (self._encoding if slow else self._preparing).submit(self._prepare, stream)
+        except RuntimeError:  # an executor takes no work once the interpreter goes down
+            with stream.isolated():
+                raise DeviceError("the program is ending; the stream was cut.") from None
 
-    def _settle(self, direction: Direction) -> None:
-        """Makes turns of the earlier takes."""
-        for take in direction.takes:
+    def _prepare(self, stream: Stream) -> None:
+        with stream.isolated():
+            if not stream.cancelled:
+                if stream.playout.audio:
+                    stream.playout.codec.prepare()
+                self._settle(stream)
+                stream.scene.prepared = self._prompt(stream)
+                stream.wake()
+
+    def _settle(self, stream: Stream) -> None:
+        """Makes codes of the references and the earlier takes, once."""
+        scene = stream.scene
+        if scene.settled:
+            return
+        if stream.first is not None:
+            _adopt(scene, stream.first)
+        else:
+            scene.voice = self._references.codes(stream.request.references)
+        for take in scene.takes:
             codes = take.codes
             if codes is None:
                 codes = self._references.clip(take.audio, f"the audio of {take.text[:40]!r}")
-            direction.turns.append((take.text, codes))
-        direction.settled = True
+            scene.turns.append((take.text, codes))
+        scene.settled = True
 
-    def _opening(self, stream: EngineStream, piece: str, prompt: Prompt) -> Rows:
-        """What the prompt of the piece after this one begins with; this one's codes come then."""
-        if len(stream.past()) < 2 or (stream.text.final and stream.text.empty()):
+    def _prompt(self, stream: Stream) -> Prompt:
+        text = stream.text.take()
+        assert text is not None
+        cap = frame_cap(text, self._frame_rate)
+        prompt = self._build(stream, text, cap)
+        second = self._builder.unconditional(prompt, text) if stream.guidance > 0 else None
+        second_rows = None if second is None else torch.from_numpy(second.rows).to(self._device)
+        longest = max(len(prompt.rows), 0 if second_rows is None else len(second_rows))
+        cap = min(cap, self._context - longest)
+        if stream.request.max_frames is not None:
+            cap = min(cap, stream.request.max_frames - stream.frames)
+        return Prompt(
+            text=text,
+            rows=torch.from_numpy(prompt.rows).to(self._device),
+            text_rows=prompt.text_rows,
+            system_rows=prompt.system_rows,
+            voice_key=voice_key(prompt.rows[: prompt.system_rows]),
+            opening=self.opening(stream, text, prompt),
+            cap=cap,
+            unconditional=second_rows,
+            unconditional_text_rows=(0, 0) if second is None else second.text_rows,
+        )
+
+    def opening(self, stream: Stream, text: str, prompt: text_prompt.Prompt) -> text_prompt.Rows:
+        """The rows that the prompt after this one begins with; then come the codes of this one."""
+        if len(stream.past()) < 2 or (stream.text.final and stream.text.empty):
             return prompt.rows
-        assert stream.voice is not None
+        assert stream.scene.voice is not None
         history = [*stream.earlier(), *stream.spoken[:1]]
-        return self._builder.build(piece, stream.voice, history).rows
+        return self._builder.build(text, stream.scene.voice, history).rows
 
-    def _prompt(self, stream: EngineStream, piece: str, frames: int) -> Prompt:
-        """The prompt of a piece; of the stream's own past only what leaves room for its frames."""
-        assert stream.voice is not None
+    def _build(self, stream: Stream, text: str, frames: int) -> text_prompt.Prompt:
+        """The prompt of a segment, with as much of the stream's past as leaves room for frames."""
+        voice = stream.scene.voice
+        assert voice is not None
         build, past = self._builder.build, stream.past()
         longest = min(MAX_PROMPT_ROWS, self._context - 1)
         while past:
-            prompt = build(piece, stream.voice, [*stream.earlier(), *past])
+            prompt = build(text, voice, [*stream.earlier(), *past])
             if len(prompt.rows) <= min(longest, self._context - frames):
                 return prompt
             del past[0]
-        return build(piece, stream.voice, stream.earlier(), max_rows=longest)
+        return build(text, voice, stream.earlier(), max_rows=longest)
+
+
+def _adopt(scene: Scene, first: Stream) -> None:
+    """Takes over the voice and the turns of a stream that spoke an earlier take.
+
+    Raises:
+        RequestError: it spoke nothing.
+        RtDrama3Error: the error that ended it.
+    """
+    if first.failure is not None:
+        raise first.failure
+    text = first.request.text
+    if not first.spoken:
+        raise RequestError(
+            f"the earlier take {text[:60]!r} has no speakable text; give one with words."
+        )
+    codes = np.concatenate([codes for _, codes in first.spoken], axis=1)
+    scene.voice, scene.turns = first.scene.voice, [*first.scene.turns, (text, codes)]

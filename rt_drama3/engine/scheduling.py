@@ -1,6 +1,6 @@
-"""The engine's decisions as pure functions of times: groups, prefill, admission, pauses. No torch.
+"""The engine's decisions as pure functions of times: decode batches, prefill, admission. No torch.
 
-All times are seconds. A listener's *lead* is the audio it has been given beyond what a player that
+All times are seconds. *Buffered* is the audio that a listener was given beyond what a player that
 started with the first chunk has played by now; at 0 an underrun begins.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-SAFETY = 0.010  # kept in hand for timer jitter and hand-over between threads
+SAFETY = 0.010  # reserve for timer jitter and hand-over between threads
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Estimate:
     seconds: float | None = None
 
     def add(self, sample: float) -> None:
-        """Takes a measured duration in."""
+        """Adds a measured duration."""
         if self.seconds is None:
             self.seconds = sample
         else:
@@ -37,16 +37,16 @@ class Estimate:
 
 @dataclass
 class Costs:
-    """What things cost on this machine, learned while running.
+    """Durations on this machine, learned while running.
 
     Attributes:
         step: by batch size.
-        block: one prefill block.
-        decode: by group size, of one stream.
+        chunk: one prefill chunk.
+        decode: by size of the decode batch, of one stream.
     """
 
     step: dict[int, Estimate] = field(default_factory=dict)
-    block: Estimate = field(default_factory=Estimate)
+    chunk: Estimate = field(default_factory=Estimate)
     decode: dict[int, Estimate] = field(default_factory=dict)
 
     def step_seconds(self, size: int) -> float:
@@ -54,7 +54,7 @@ class Costs:
         return _nearest(self.step, size)
 
     def decode_seconds(self, frames: int) -> float:
-        """Decoding one group; unknown sizes take the nearest known, scaled by size."""
+        """Decoding one batch; unknown sizes take the nearest known, scaled by size."""
         return _nearest(self.decode, frames)
 
 
@@ -67,57 +67,57 @@ def _nearest(known: Mapping[int, Estimate], size: int) -> float:
     return seconds if best >= size else seconds * size / best
 
 
-def group_size(
-    lead: float, ceiling: int, previous: int, step: float, costs: Costs, floor: int = 1
+def batch_size(
+    buffered: float, ceiling: int, previous: int, step: float, costs: Costs, floor: int = 1
 ) -> int:
-    """Frames to gather before decoding: at most twice the previous group, only what lead covers.
+    """Frames to decode together: at most twice the previous batch, and what the buffer covers.
 
-    A group of n keeps its first frame waiting for n - 1 further steps; the listener must not run
-    dry in the meantime.
+    A batch of n makes its first frame wait for n - 1 further steps; the listener must not run dry
+    in the meantime.
 
     Args:
-        lead: of the listener; before the first chunk it is 0.
-        ceiling: largest group.
-        previous: frames of the group before, 0 at the beginning.
-        step: seconds of one step at the present batch.
-        costs: what decoding costs.
-        floor: smallest group.
+        buffered: of the listener; before the first chunk it is 0.
+        ceiling: largest batch.
+        previous: frames of the batch before, 0 at the beginning.
+        step: seconds of one step at the present number of rows.
+        costs: of decoding.
+        floor: smallest batch.
 
     Returns:
         1, 2, 4, .. up to the ceiling, and never below the floor.
     """
     allowed = min(ceiling, max(1, 2 * previous))
     size = 1
-    while 2 * size <= allowed and _covers(lead, min(2 * size, allowed), step, costs):
+    while 2 * size <= allowed and _covers(buffered, min(2 * size, allowed), step, costs):
         size *= 2
-    if size < allowed < 2 * size and _covers(lead, allowed, step, costs):
+    if size < allowed < 2 * size and _covers(buffered, allowed, step, costs):
         size = allowed  # a ceiling that is no power of two
     return max(size, floor)
 
 
-def _covers(lead: float, frames: int, step: float, costs: Costs) -> bool:
-    return lead >= frames * step + costs.decode_seconds(frames) + SAFETY
+def _covers(buffered: float, frames: int, step: float, costs: Costs) -> bool:
+    return buffered >= frames * step + costs.decode_seconds(frames) + SAFETY
 
 
-def may_prefill(leads: Iterable[float], block: float, step: float, decode: float) -> bool:
-    """Whether one prefill block can run before the next step without anyone running dry.
+def may_prefill(buffered: Iterable[float], chunk: float, step: float, decode: float) -> bool:
+    """Whether one prefill chunk can run before the next step without an underrun.
 
     Args:
-        leads: of the listeners that are playing.
-        block: seconds of the block.
-        step, decode: seconds until the next audio once the block is done.
+        buffered: of each listener that is playing.
+        chunk: seconds of the chunk.
+        step, decode: seconds until the next audio once the chunk is done.
     """
-    return all(lead >= block + step + decode + SAFETY for lead in leads)
+    return all(seconds >= chunk + step + decode + SAFETY for seconds in buffered)
 
 
 def load_with(streams: int, costs: Costs, frame: float, overlapped: bool) -> float:
-    """Share of realtime that ``streams`` streams take; above 1 someone would stutter.
+    """Share of realtime that ``streams`` streams take; above 1 there would be underruns.
 
     Args:
         streams: rows of the batch.
         costs: learned costs.
         frame: seconds of audio in a frame.
-        overlapped: whether decoding runs beside the steps.
+        overlapped: whether decoding runs concurrently with the steps.
     """
     step = costs.step_seconds(streams)
     decode = streams * min((costs.decode_seconds(n) / n for n in list(costs.decode)), default=0.0)

@@ -93,7 +93,7 @@ class SpeechRequest:
     audio: bool = True
 
     @property
-    def silent(self) -> bool:
+    def waits_for_text(self) -> bool:
         """Whether there is no text yet, and some may come."""
         return not (self.final or self.text)
 
@@ -271,22 +271,22 @@ def check_process(owner: int) -> None:
 
 
 class SpeechOwner(Protocol):
-    """What a ``Speech`` asks of its engine; every call returns at once."""
+    """The engine, as a ``Speech`` calls it; every method returns immediately."""
 
-    def push_text(self, speech: Speech, text: str) -> None:
-        """More text."""
+    def push(self, speech: Speech, text: str) -> None:
+        """Adds text."""
 
     def flush(self, speech: Speech) -> None:
-        """Speak what was pushed."""
+        """Speaks what was pushed."""
 
     def finish(self, speech: Speech) -> None:
         """No more text comes."""
 
     def cancel(self, speech: Speech) -> None:
-        """Stop."""
+        """Stops."""
 
     def consumed(self) -> None:
-        """A listener took audio; a paused stream may go on."""
+        """A listener took audio; a paused stream may continue."""
 
     def resting(self, speech: Speech) -> bool:
         """Whether all text was spoken and delivered."""
@@ -299,13 +299,18 @@ class Speech:
     for``) gives the audio alone and ends after the last chunk, or immediately after ``cancel``.
     Either raises the error that ended the stream. There must be one consumer.
 
+    Args:
+        owner: the engine.
+        request: text and settings.
+        keep: an object that lives as long as the stream: an engine ends when it is dropped.
+
     Attributes:
         waited_for: the reason of the latest ``Queued``, empty if it never had to wait.
     """
 
-    def __init__(self, owner: SpeechOwner, request: SpeechRequest) -> None:
+    def __init__(self, owner: SpeechOwner, request: SpeechRequest, keep: object = None) -> None:
         self.request = request
-        self._owner = owner
+        self._owner, self._keep = owner, keep
         self._pid = os.getpid()
         self._changed = threading.Condition()
         # Bounded: audio by the engine, which pauses a stream that is not read; the rest coalesces.
@@ -331,7 +336,8 @@ class Speech:
             Overloaded: the stream had been silent, and too many others speak or wait to by now;
                 nothing of the text was taken.
         """
-        self._owner.push_text(self, text)
+        check_process(self._pid)
+        self._owner.push(self, text)
 
     def flush(self) -> None:
         """Speaks what was pushed so far without waiting for the end of its sentence."""

@@ -2,13 +2,14 @@
 
 The system block of a prompt depends on the references alone (docs/model.md, 6). Its state is
 read once per voice and restored from a snapshot afterwards; the least recently used go first when
-the memory is spent.
+the memory is used up.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,10 @@ class VoiceCache:
 
     def __len__(self) -> int:
         return len(self._snapshots)
+
+    def __iter__(self) -> Iterator[str]:
+        """The voices, least recently used first."""
+        return iter(self._snapshots)
 
     def get(self, key: str) -> Snapshot | None:
         """The snapshot of a voice, now the most recently used."""

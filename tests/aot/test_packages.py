@@ -18,9 +18,9 @@ from rt_drama3.aot.step import CompiledStep, build_step, step_package
 from rt_drama3.checkpoint import load_codec, load_model, make_tiny, read_config
 from rt_drama3.codec import Codec
 from rt_drama3.config import SamplingConfig
+from rt_drama3.engine.compiled import CompiledForms
 from rt_drama3.engine.config import EngineConfig
-from rt_drama3.engine.scheduling import Costs
-from rt_drama3.engine.step_runner import FrameMaker
+from rt_drama3.engine.step_runner import make_step
 from rt_drama3.errors import ConfigError
 from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel
@@ -262,14 +262,14 @@ def test_packages_are_taken_over_when_idle(
     config = EngineConfig(
         max_streams=1, context=256, codec_batch_frames=1, step_mode="auto", prefill_block=16
     )
-    maker = FrameMaker(model, codec, config, Costs())
-    assert maker.mode == "eager"
-    assert not maker.look_for_faster_step(idle=True)  # nothing is built yet
+    forms = CompiledForms(make_step(model, config), codec, config)
+    assert forms.mode == "eager"
+    assert not forms.update(idle=True)  # nothing is built yet
     shutil.copytree(here, failures.folder())
-    assert not maker.look_for_faster_step(idle=False)
-    assert maker.mode == "eager"
-    assert maker.look_for_faster_step(idle=True)
-    assert maker.mode == "compile"
+    assert not forms.update(idle=False)
+    assert forms.mode == "eager"
+    assert forms.update(idle=True)
+    assert forms.mode == "compile"
 
 
 @needs_compiler
@@ -290,14 +290,14 @@ def test_a_truncated_package_is_reported_and_rebuilt(
     started = []
     monkeypatch.setattr(PackageBuilder, "start", lambda self: started.append(path.exists()))
     config = EngineConfig(max_streams=1, context=256, codec_batch_frames=1, prefill_block=16)
-    maker = FrameMaker(*checkpoint, config, Costs())
-    assert maker.mode == "eager"
+    forms = CompiledForms(make_step(checkpoint[0], config), checkpoint[1], config)
+    assert forms.mode == "eager"
     assert f"{path} does not load" in caplog.text
     assert not path.exists()
     assert started[0] is False  # the build begins once the damaged file is gone
     path.write_bytes(whole)
-    assert maker.look_for_faster_step(idle=True)
-    assert maker.mode == "compile"
+    assert forms.update(idle=True)
+    assert forms.mode == "compile"
 
 
 def test_paths_depend_on_everything(checkpoint: tuple[SpeechModel, Codec]) -> None:

@@ -1,113 +1,136 @@
-"""An engine on a simulated machine: a clock that only moves by what work costs.
+"""An engine core on a simulated machine: a clock that only moves by what work costs.
 
-The engine is driven turn by turn in the test's own thread; steps, prompts and decodes are stand-ins
-that move the clock. So a gap that a listener would hear is found exactly, however busy the machine
-is that runs the test.
+The core is driven turn by turn in the test's own thread; steps, prompts and decodes are stand-ins
+that move the clock. So an underrun is found exactly, however busy the machine is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 
-from rt_drama3.engine import admission as engine_admission
-from rt_drama3.engine import delivery as engine_delivery
-from rt_drama3.engine import engine
-from rt_drama3.engine import loop as engine_loop
-from rt_drama3.engine import prefill as prompt_reader
+from rt_drama3.codec_stream import CodecWorker
 from rt_drama3.engine import prompts as engine_prompts
-from rt_drama3.engine import step_runner as frame_maker
 from rt_drama3.engine.config import EngineConfig
-from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.loop import DeviceLoop
-from rt_drama3.engine.speech import Audio, Queued, Speech, SpeechRequest
-from rt_drama3.engine.stream import EngineStream
+from rt_drama3.engine.core import EngineCore
+from rt_drama3.engine.speech import Audio, Queued, Segment, Speech, SpeechRequest
+from rt_drama3.engine.step_runner import make_step
+from rt_drama3.engine.stream import Phase, Stream
 from tests.small import shared_drama
 
 FRAME = 2048 / 44_100  # seconds of a frame
 TEXT = "Hello there."
-PATIENCE = 20_000  # turns after which something is taken for stuck
+PATIENCE = 20_000  # turns after which a test fails
 
 
 class Clock:
-    """``time`` as the engine sees it."""
+    """Seconds, when called."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
-class Aside:
-    """An executor whose work is done by the next turn."""
+class Later(Executor):
+    """An executor whose work is done by ``work``."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
 
-    def submit(self, work: Callable[..., None], *args: Any) -> None:
+    def submit(self, work: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
         self.jobs.append(lambda: work(*args))
+        return Future()
 
     def work(self) -> None:
         while self.jobs:
             self.jobs.pop(0)()
 
-    def shutdown(self, **_: object) -> None:
-        pass
-
 
 @dataclass
 class Machine:
-    """An engine on simulated hardware.
+    """An engine core on simulated hardware.
 
     Attributes:
-        step: seconds of a step, by streams in it.
-        block: seconds of a whole prompt block; shorter ones cost their share.
-        decode: seconds of decoding a group, by its frames.
+        step: seconds of a step, by number of rows.
+        chunk: seconds of a whole prefill chunk; shorter ones cost their share.
+        decode: seconds of decoding a batch, by its frames.
+        preparing, encoding: executors of the core.
+        slow_encoding: the latter does its work only when a test calls for it.
+        heard: audio of each stream that has a listener; remove it to stop listening.
+        positions, segments: events of each such stream.
+        work: what the machine did: ("chunk", slot) or ("step", rows).
+        states: number of codec states that were allocated.
     """
 
-    engine: Engine
+    core: EngineCore
     clock: Clock
-    step: Callable[[int], float] = lambda streams: 0.004 * streams
-    block: float = 0.06
+    preparing: Later
+    encoding: Later
+    slow_encoding: bool = False
+    step: Callable[[int], float] = lambda rows: 0.004 * rows
+    chunk: float = 0.06
     decode: Callable[[int], float] = lambda frames: 0.002 + 0.001 * frames
-    preparing: Aside = field(default_factory=Aside)
     heard: dict[Speech, list[Audio]] = field(default_factory=dict)
     positions: dict[Speech, list[Queued]] = field(default_factory=dict)
-    events: list[tuple[str, int]] = field(default_factory=list)  # ("block" | "step", slot or size)
+    segments: dict[Speech, list[Segment]] = field(default_factory=dict)
+    work: list[tuple[str, int]] = field(default_factory=list)
+    states: int = 0
 
     def open(self, text: str = TEXT, **settings: Any) -> Speech:
-        speech = self.engine.open(SpeechRequest(text, seed=0, **settings))
+        speech = self.core.open(SpeechRequest(text, seed=0, **settings))
         self.heard[speech] = []
         return speech
 
-    def stream(self, speech: Speech) -> EngineStream:
-        return self.engine._loop.streams[speech]
+    def stream(self, speech: Speech) -> Stream:
+        return self.core.streams[speech]
+
+    def phases(self) -> dict[Phase, int]:
+        """The number of streams in each phase."""
+        phases = [stream.phase for stream in self.core.open_streams()]
+        return {phase: phases.count(phase) for phase in Phase}
+
+    def idle(self, speech: Speech) -> bool:
+        """Whether a stream has spoken, waits for text, and everything was delivered."""
+        stream = self.core.streams.get(speech)
+        if stream is None or stream.phase is not Phase.IDLE or not stream.segments:
+            return False
+        return stream.text.empty and not stream.playout.undelivered_seconds()
 
     def turn(self, idle: float = 0.001) -> None:
-        """One turn of the device thread; an ``idle`` one takes some seconds."""
-        self.engine._loop.wake.clear()
-        if not self.engine._loop._turn():
+        """One turn of the core; an idle one takes some seconds."""
+        self.core.woken.clear()
+        if not self.core.turn():
             self.clock.now += idle
         self.preparing.work()
-        for speech, chunks in self.heard.items():
-            for event in islice(speech.events(), speech.pending):
-                if isinstance(event, Audio):
-                    chunks.append(event)
-                elif isinstance(event, Queued):
-                    self.positions.setdefault(speech, []).append(event)
+        if not self.slow_encoding:
+            self.encoding.work()
+        for speech in self.heard:
+            self.listen(speech)
+
+    def listen(self, speech: Speech) -> None:
+        """Takes the events of a stream that can be taken without waiting."""
+        for event in islice(speech.events(), speech.pending):
+            if isinstance(event, Audio):
+                self.heard[speech].append(event)
+            elif isinstance(event, Queued):
+                self.positions.setdefault(speech, []).append(event)
+            elif isinstance(event, Segment):
+                self.segments.setdefault(speech, []).append(event)
 
     def run(self, done: Callable[[], object]) -> None:
         for _ in range(PATIENCE):
             if done():
                 return
             self.turn()
-        raise AssertionError("it never came to that")
+        raise AssertionError("it did not happen")
 
     def rest(self, seconds: float) -> None:
         """Lets time pass."""
@@ -116,7 +139,7 @@ class Machine:
             self.turn(idle=0.05)
 
     def gap(self, speech: Speech, since: int = 0) -> float:
-        """Seconds that a player waited in all, which began with the chunk of frame ``since``."""
+        """Seconds of underrun of a player that started with the chunk of frame ``since``."""
         chunks = [c for c in self.heard[speech] if c.first_frame >= since]
         end, waited = chunks[0].stamps.decoded, 0.0
         for chunk in chunks:
@@ -128,70 +151,71 @@ class Machine:
         """Its positions in the queue, in order."""
         return self.positions.get(speech, [])
 
+    def position(self, speech: Speech) -> int | None:
+        """Its position in the queue, if it waits."""
+        waits = self.stream(speech).phase is Phase.WAITING
+        return self.queued(speech)[-1].position if waits and self.queued(speech) else None
+
     def first(self, speech: Speech) -> float:
         """When its first audio came."""
         return self.heard[speech][0].stamps.decoded
 
 
 def make_machine(monkeypatch: pytest.MonkeyPatch, frames: int, **settings: Any) -> Machine:
-    """A machine whose takes end after ``frames`` frames a piece; close its engine afterwards."""
-    clock = Clock()
-    timed = (engine, engine_admission, engine_loop, engine_delivery, prompt_reader, frame_maker)
-    for module in timed:
-        monkeypatch.setattr(module, "time", clock)
+    """A machine whose takes end after ``frames`` frames a segment."""
     monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: frames)
-    monkeypatch.setattr(DeviceLoop, "_run", lambda self: None)
     config = EngineConfig(**{"step_mode": "eager", "codec_async": False, **settings})
-    machine = Machine(Engine(shared_drama().loaded, config), clock)
-    desk = machine.engine._loop._desk
-    desk.close()
-    desk._preparing = desk._encoding = machine.preparing  # type: ignore[assignment]
-    simulate(machine)
-    machine.engine._loop.maker.warm_up()
-    machine.events.clear()
-    assert pytest.approx(FRAME) == machine.engine._loop._frame_seconds
+    clock, preparing, encoding = Clock(), Later(), Later()
+    codec: Any = SimulatedCodec()
+    loaded = replace(shared_drama().loaded, codec=codec)
+    step = make_step(loaded.model, config)
+    worker = CodecWorker(loaded.device, threaded=False)
+    core = EngineCore(loaded, config, step, preparing, encoding, worker, clock)
+    machine = Machine(core, clock, preparing, encoding)
+    codec.machine = machine
+    model: Any = SimulatedModel(machine)
+    step.model = model
+
+    def run(rows: int, length: int) -> None:
+        size = sum(step.is_active(slot) for slot in range(rows))
+        machine.work.append(("step", size))
+        clock.now += machine.step(size)
+        step.output.main.fill_(loaded.config.semantic_start + 1)
+        step.output.codes.fill_(1)
+
+    step.use(run)
+    core.warm_up()
+    machine.work.clear()
+    assert pytest.approx(FRAME) == 1 / codec.config.frame_rate
     return machine
 
 
-def simulate(machine: Machine) -> None:
-    """Replaces the work of an engine by its cost."""
-    loop, clock = machine.engine._loop, machine.clock
-    maker = loop.maker
-    output, samples = maker._step.output, shared_drama().codec.config.frame_samples
+class SimulatedModel:
+    """Reads prompts in no time but the clock's."""
 
-    def run(streams: int, length: int) -> None:
-        size = sum(maker._step.is_active(slot) for slot in range(streams))
-        machine.events.append(("step", size))
-        clock.now += machine.step(size)
-        output.main.fill_(shared_drama().config.semantic_start + 1)
-        output.codes.fill_(1)
+    def __init__(self, machine: Machine) -> None:
+        self.config, self.device = shared_drama().config, torch.device("cpu")
+        self._machine = machine
 
-    class Model:
-        """Reads prompts in no time but the clock's."""
-
-        config, device = shared_drama().config, torch.device("cpu")
-
-        def prefill(self, rows: torch.Tensor, state: Any, slot: int, *_: int) -> None:
-            machine.events.append(("block", slot))
-            clock.now += machine.block * len(rows) / maker.block
-
-    def decode(codes: torch.Tensor, state: object) -> torch.Tensor:
-        clock.now += machine.decode(codes.shape[2])
-        return torch.zeros(1, codes.shape[2] * samples)
-
-    maker._step.run = run  # type: ignore[method-assign]
-    maker._model = Model()  # type: ignore[assignment]
-    maker.decode = decode  # type: ignore[method-assign]
-    codec: Any = FakeCodec(decode)
-    machine.engine._codec = maker._codec = loop._delivery._codec = codec
+    def prefill(self, rows: torch.Tensor, state: Any, slot: int, *_: Any) -> None:
+        machine = self._machine
+        machine.work.append(("chunk", slot))
+        machine.clock.now += machine.chunk * len(rows) / machine.core.runner.chunk
 
 
-class FakeCodec:
-    """The codec as far as the engine asks it."""
+class SimulatedCodec:
+    """Decodes silence, in no time but the clock's."""
 
-    def __init__(self, decode: Callable[..., torch.Tensor]) -> None:
+    machine: Machine
+
+    def __init__(self) -> None:
         self.config, self.device = shared_drama().codec.config, torch.device("cpu")
-        self.decode_step = decode
 
     def new_state(self, batch: int = 1) -> object:
+        self.machine.states += 1
         return object()
+
+    def decode_step(self, codes: torch.Tensor, state: object) -> torch.Tensor:
+        frames = codes.shape[2]
+        self.machine.clock.now += self.machine.decode(frames)
+        return torch.zeros(1, frames * self.config.frame_samples)

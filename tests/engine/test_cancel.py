@@ -74,10 +74,10 @@ def test_cancel_in_every_phase(phase: str, monkeypatch: pytest.MonkeyPatch) -> N
             speech = say(engine, TEXT, max_frames=None)
             until(lambda: engine.streams()["waiting"] == 1)
         elif phase == "prefill":
-            engine._loop._read_prompt = lambda: False  # type: ignore[method-assign]
+            engine.core.prefill = lambda: False  # type: ignore[method-assign]
             speech = say(engine, TEXT, max_frames=None)
             until(lambda: engine.streams()["prefill"] == 1)
-            del engine._loop._read_prompt
+            del engine.core.prefill
         else:
             speech = say(engine, TEXT, max_frames=None)
             until(lambda: frames.made[speech] > 2)
@@ -201,13 +201,13 @@ def test_a_slow_listener_is_not_taken_for_one_that_never_reads() -> None:
     with running(shared_drama(), lead_limit=2.0, lead_timeout=0.6) as engine:
         speech = say(engine, TEXT, max_frames=200)
         until(lambda: speech.unread_seconds > 2.0)
-        paused = next(iter(engine._loop.streams.values()))
+        paused = next(iter(engine.core.streams.values()))
         until(lambda: paused.paused_since is not None)
         began, chunks = paused.paused_since, iter(speech)
         while paused.paused_since == began:
             next(chunks)
             threading.Event().wait(0.02)
-            engine.consumed()
+            engine.core.consumed()
         assert paused.paused_since is None or paused.paused_since > began
         speech.cancel()
 
@@ -225,7 +225,7 @@ def test_frames_that_wait_for_a_slow_codec_count_as_lead(monkeypatch: pytest.Mon
         frames = Frames(engine)
         monkeypatch.setattr(drama.codec, "decode_step", slow)
         speech = say(engine, TEXT, max_frames=100)
-        stream = next(iter(engine._loop.streams.values()))
+        stream = next(iter(engine.core.streams.values()))
         until(lambda: stream.paused_since is not None, "pausing")
         assert frames.made[speech] < 30
         leave.set()
@@ -259,8 +259,8 @@ def test_a_thousand_openings_leave_nothing_behind() -> None:
         cycles(1000)
         assert resources() == before
         assert len(gc.get_objects()) - objects < 500  # less than one for every other cycle
-        assert not engine._loop.streams
-        assert not any(engine._loop.slots)
+        assert not engine.core.streams
+        assert not engine.core.slots.taken
 
 
 def test_hundreds_of_short_takes_leave_nothing_behind() -> None:

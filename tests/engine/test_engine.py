@@ -201,18 +201,18 @@ def test_a_warm_voice_says_what_a_cold_one_says() -> None:
     voice = {"references": [("Some words.", codes)]}
     with running(drama) as engine:
         blocks: list[int] = []
-        read = engine._loop.maker.read_block
+        read = engine.core.runner.prefill
 
         def note(slot: int, rows: torch.Tensor, start: int, *more: Any) -> int:
             blocks.append(start)
             return read(slot, rows, start, *more)
 
-        engine._loop.maker.read_block = note  # type: ignore[method-assign]
+        engine.core.runner.prefill = note  # type: ignore[method-assign]
         cold = say(engine, TEXTS[0], seed=1, max_frames=20, **voice).result(WAIT)
         assert blocks[0] == 0
         blocks.clear()
         warm = say(engine, TEXTS[0], seed=1, max_frames=20, **voice).result(WAIT)
-        assert (engine.voices.hits, engine.voices.misses) == (1, 1)
+        assert (engine.core.voices.hits, engine.core.voices.misses) == (1, 1)
         assert blocks[0] == drama.prompts.build(TEXTS[0], **voice).system_rows
         plain = say(engine, TEXTS[0], seed=1, max_frames=20).result(WAIT)
     assert np.array_equal(cold.codes, warm.codes)
@@ -222,7 +222,7 @@ def test_a_warm_voice_says_what_a_cold_one_says() -> None:
 def test_without_memory_for_voices_everything_still_works() -> None:
     with running(shared_drama(), voice_cache_mb=0) as engine:
         takes = [codes_of(say(engine, TEXTS[0], seed=1)) for _ in range(2)]
-        assert len(engine.voices) == 0
+        assert len(engine.core.voices) == 0
     assert np.array_equal(takes[0], takes[1])
 
 

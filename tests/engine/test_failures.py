@@ -13,7 +13,7 @@ import torch
 
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import Audio, Speech, SpeechRequest
-from rt_drama3.engine.step_runner import Entry, FrameMaker, FrameResult
+from rt_drama3.engine.step_runner import Entry, FrameResult, StepRunner
 from rt_drama3.errors import CheckpointError, DeviceError, RequestError, RtDrama3Error
 from tests.small import (
     WAIT,
@@ -43,7 +43,7 @@ def beside_others(engine: Engine) -> Iterator[None]:
         assert np.array_equal(codes_of(speech), codes)
         assert sum(chunk.frames for chunk in speech) == FRAMES
     until(lambda: not any(engine.streams().values()))
-    assert not any(engine._loop.slots)
+    assert not engine.core.slots.taken
 
 
 def fails(speech: Speech, kind: type[RtDrama3Error], message: str) -> int:
@@ -92,16 +92,16 @@ def test_nan_of_one_prompt_ends_that_stream_and_is_not_kept_as_a_voice() -> None
     drama = shared_drama()
     bad = np.full((3, 30), 7)
     with running(drama) as engine:
-        read, poisoned = engine._loop.maker.read_block, [True]
+        read, poisoned = engine.core.runner.prefill, [True]
 
         def poison(slot: int, rows: torch.Tensor, start: int, *more: Any) -> int:
             done = read(slot, rows, start, *more)
             if poisoned[0] and bool((rows[:, 1] == 7).any()):
-                engine._loop.maker._step.state.hidden[slot] = float("nan")
-                engine._loop.maker._step.state.values[0][slot, :, : start + done] = float("nan")
+                engine.core.runner.step.state.hidden[slot] = float("nan")
+                engine.core.runner.step.state.values[0][slot, :, : start + done] = float("nan")
             return done
 
-        engine._loop.maker.read_block = poison  # type: ignore[method-assign]
+        engine.core.runner.prefill = poison  # type: ignore[method-assign]
         voice = {"references": [("Hm.", bad)]}
         with beside_others(engine):
             assert fails(say(engine, TEXT, **voice), DeviceError, "NaN or infinite.*frame 0") == 0
@@ -114,9 +114,9 @@ def test_nan_in_mid_speech_ends_the_stream_after_its_good_frames() -> None:
     with running(shared_drama()) as engine, beside_others(engine):
         frames = Frames(engine)
         speech = say(engine, TEXT, max_frames=None)
-        stream = engine._loop.streams[speech]
+        stream = engine.core.streams[speech]
         until(lambda: frames.made[speech] >= 5)
-        engine._loop.maker._step.state.hidden[stream.slot] = float("nan")
+        engine.core.runner.step.state.hidden[stream.slot.index] = float("nan")
         delivered = fails(speech, DeviceError, r"NaN or infinite.*float32.*model info")
         assert delivered >= 4
 
@@ -129,7 +129,7 @@ def test_a_slot_whose_numbers_went_bad_is_clean_for_the_next() -> None:
             until(lambda speech=speech: frames.made[speech] >= 3)
             frames.hold()
             frames.wait_for_one()
-            for tensor in engine._loop.maker._step.state.tensors():
+            for tensor in engine.core.runner.step.state.tensors():
                 if tensor.is_floating_point():
                     tensor[0] = float("nan")
             if cancelled:  # at the same moment
@@ -144,15 +144,15 @@ def test_a_slot_whose_numbers_went_bad_is_clean_for_the_next() -> None:
 def test_a_prompt_given_up_half_read_leaves_no_bad_numbers() -> None:
     """Nobody has looked at them: the stream was cancelled before its first frame."""
     with running(shared_drama(), max_streams=1) as engine:
-        engine._loop._read_prompt = lambda: False  # type: ignore[method-assign]
+        engine.core.prefill = lambda: False  # type: ignore[method-assign]
         speech = say(engine, TEXT)
         until(lambda: engine.streams()["prefill"] == 1)
-        for tensor in engine._loop.maker._step.state.tensors():
+        for tensor in engine.core.runner.step.state.tensors():
             if tensor.is_floating_point():
                 tensor[0] = float("nan")
         speech.cancel()
         speech.result(WAIT)
-        del engine._loop._read_prompt
+        del engine.core.prefill
         expected = expected_codes(shared_drama(), OTHER, 5, 8)
         assert np.array_equal(codes_of(say(engine, OTHER, seed=5)), expected)
 
@@ -193,12 +193,16 @@ def test_an_entry_that_is_no_pair_is_refused_at_once(settings: dict[str, Any]) -
 def test_memory_that_runs_out_in_prefill_ends_that_stream(caplog: pytest.LogCaptureFixture) -> None:
     with running(shared_drama()) as engine:
         out = torch.OutOfMemoryError("out of memory: tried to allocate 2 GiB")
-        engine._loop.maker.read_block = raising(  # type: ignore[method-assign]
-            out, lambda slot, rows, start, *_: int(rows[0, 1]) == 9, engine._loop.maker.read_block
+        engine.core.runner.prefill = raising(  # type: ignore[method-assign]
+            out, lambda slot, rows, start, *_: int(rows[0, 1]) == 9, engine.core.runner.prefill
         )
         with beside_others(engine):
             speech = say(engine, TEXT, references=[("Hm.", np.full((3, 100), 9))])
-            fails(speech, DeviceError, "the stream failed: out of memory.*Others go on")
+            fails(
+                speech,
+                DeviceError,
+                "the stream failed: out of memory.*not affected",
+            )
     assert "a stream failed" in caplog.text
 
 
@@ -206,22 +210,34 @@ def test_memory_that_runs_out_in_prefill_ends_that_stream(caplog: pytest.LogCapt
 def test_a_codec_that_fails_ends_that_stream_and_leaves_no_hole(
     beside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is heard of what comes after the group that is missing."""
+    """Nothing is heard of what comes after the missing batch."""
     drama = shared_drama()
-    victims: list[object] = []
-    broken = raising(
-        RuntimeError("cuDNN"),
-        lambda codes, state: state in victims and not victims.append(None) and len(victims) == 2,
-        drama.codec.decode_step,
-    )
+    states: list[object] = []
+    failures: list[object] = []
+    armed = threading.Event()
+    new_state = drama.codec.new_state
+
+    def noted(batch: int = 1) -> object:
+        states.append(new_state(batch))
+        return states[-1]
+
+    def once(codes: object, state: object) -> bool:
+        if not armed.is_set() or failures or state is not states[0]:
+            return False
+        failures.append(state)
+        return True
+
+    broken = raising(RuntimeError("cuDNN"), once, drama.codec.decode_step)
     with running(drama, codec_async=beside) as engine, beside_others(engine):
-        monkeypatch.setattr(drama.codec, "decode_step", broken)
         frames = Frames(engine)
+        until(lambda: len(frames.made) == 2, "the other streams")
+        monkeypatch.setattr(drama.codec, "new_state", noted)
+        monkeypatch.setattr(drama.codec, "decode_step", broken)
         frames.hold()
         speech = say(engine, TEXT, max_frames=None)
-        stream = engine._loop.streams[speech]
-        frames.allow_until(lambda: stream.delivered >= 3)
-        victims.append(stream.codec._state)
+        stream = engine.core.streams[speech]
+        frames.allow_until(lambda: stream.playout.delivered >= 3)
+        armed.set()
         frames.free()
         assert fails(speech, DeviceError, "the stream failed: cuDNN") >= 3
         monkeypatch.undo()
@@ -277,16 +293,18 @@ def test_an_engine_that_fails_ends_everything_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with running(shared_drama(), max_streams=2) as engine:
+        frames = Frames(engine)
+        frames.hold()
         speaking = [say(engine, TEXT, max_frames=None) for _ in range(2)]
         waiting, idle = say(engine, TEXT), engine.open(SpeechRequest(final=False))
-        for speech in speaking:
-            next(iter(speech))
+        frames.wait_for_one()
 
         def broken(*_: object) -> None:
             raise RuntimeError("CUDA error: an illegal memory access")
 
-        engine._loop.maker.release = broken  # type: ignore[method-assign] # nothing works any more
-        engine._loop.maker.frame = broken  # type: ignore[method-assign,assignment]
+        engine.core.runner.step.release = broken  # type: ignore[method-assign] # nothing works
+        engine.core.runner.step.run = broken  # type: ignore[method-assign]
+        frames.free()
         for speech in (*speaking, waiting, idle):
             with pytest.raises(DeviceError, match=r"the engine failed: CUDA error.*restart"):
                 list(speech)
@@ -307,7 +325,7 @@ def test_a_device_that_fails_when_a_slot_is_freed_leaves_nobody_waiting() -> Non
         def broken(*_: object) -> None:
             raise RuntimeError("CUDA error: an illegal memory access")
 
-        engine._loop.maker.release = broken  # type: ignore[method-assign]
+        engine.core.runner.step.release = broken  # type: ignore[method-assign]
         frames.free()
         for speech in (ending, other):
             with pytest.raises(DeviceError, match=r"the engine failed: CUDA error.*restart"):
@@ -319,14 +337,15 @@ def test_a_device_that_fails_while_a_prompt_is_read_ahead_leaves_nobody_waiting(
     with running(shared_drama(), prefill_block=16, context=4096, max_streams=2) as engine:
         long = "A sentence that is a bit longer, so that few of them fill a piece. " * 12
         ahead, other = say(engine, long, max_frames=None), say(engine, TEXT, max_frames=None)
-        stream = engine._loop.streams[ahead]
-        until(lambda: stream.ahead is not None and stream.ahead.read > 0, "reading ahead")
+        stream = engine.core.streams[ahead]
+        prefill = stream.prefill
+        until(lambda: prefill.ahead is not None and prefill.ahead.read > 0, "reading ahead")
 
         def broken(*_: object) -> None:
             raise RuntimeError("CUDA error: an illegal memory access")
 
-        engine._loop.maker.scrub = broken  # type: ignore[method-assign]
-        engine._loop.maker.frame = broken  # type: ignore[method-assign,assignment]
+        engine.core.runner.step.state.scrub = broken  # type: ignore[method-assign]
+        engine.core.runner.frame = broken  # type: ignore[method-assign,assignment]
         for speech in (ahead, other):
             with pytest.raises(DeviceError, match=r"the engine failed: CUDA error.*restart"):
                 speech.result(WAIT)
@@ -336,7 +355,7 @@ def test_a_device_that_fails_while_a_prompt_is_read_ahead_leaves_nobody_waiting(
 def test_a_failed_engine_keeps_nothing_of_whom_it_refuses() -> None:
     """An error that is raised again and again would hold every caller's frames and requests."""
     with running(shared_drama()) as engine:
-        engine._loop.maker.frame = raising(  # type: ignore[method-assign]
+        engine.core.runner.frame = raising(  # type: ignore[method-assign]
             RuntimeError("no device"), lambda *_: True, max
         )
         fails(say(engine, TEXT), DeviceError, "the engine failed")
@@ -352,7 +371,7 @@ def test_a_model_that_cannot_even_warm_up_says_so() -> None:
     engine = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            FrameMaker, "warm_up", raising(RuntimeError("no kernel"), lambda *_: True, max)
+            StepRunner, "warm_up", raising(RuntimeError("no kernel"), lambda *_: True, max)
         )
         with running_but_broken() as engine:
             assert not engine.wait_until_warm(WAIT)
@@ -375,7 +394,7 @@ def running_but_broken() -> Iterator[Engine]:
 @contextmanager
 def one_frame_late(engine: Engine) -> Iterator[None]:
     """The engine sees the results of a frame only when the next one has been made."""
-    real, held = engine._loop.maker.frame, list[list[FrameResult]]()
+    real, held = engine.core.runner.frame, list[list[FrameResult]]()
 
     def late(entries: list[Entry]) -> list[FrameResult]:
         made = real(entries)
@@ -384,9 +403,9 @@ def one_frame_late(engine: Engine) -> Iterator[None]:
             held.append(made)
         return due
 
-    engine._loop.maker.frame = late  # type: ignore[method-assign,assignment]
+    engine.core.runner.frame = late  # type: ignore[method-assign,assignment]
     yield
-    engine._loop.maker.frame = real  # type: ignore[method-assign]
+    engine.core.runner.frame = real  # type: ignore[method-assign]
 
 
 def test_late_results_change_no_code() -> None:

@@ -15,6 +15,7 @@ import rt_drama3
 from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
+from rt_drama3.engine.scheduling import Estimate
 from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.errors import DeviceError, Overloaded, RequestError
 from tests.small import (
@@ -22,6 +23,7 @@ from tests.small import (
     WAIT,
     Frames,
     codes_of,
+    position,
     running,
     say,
     shared_drama,
@@ -41,10 +43,12 @@ def test_more_than_fits_waits_with_a_position_and_is_served_in_order() -> None:
         waiting = [say(engine, text) for text in TEXTS[1:4]]
         with pytest.raises(Overloaded, match=r"4 streams speak.*max_streams \+ max_queue"):
             say(engine, TEXTS[4])
-        frames.allow_until(lambda: [s.queue_position for s in waiting] == [0, 1, 2], "queueing")
-        assert speaking.queue_position is None
+        frames.allow_until(lambda: [position(engine, s) for s in waiting] == [0, 1, 2], "queueing")
+        assert position(engine, speaking) is None
         waiting[0].cancel()
-        frames.allow_until(lambda: [s.queue_position for s in waiting[1:]] == [0, 1], "moving up")
+        frames.allow_until(
+            lambda: [position(engine, s) for s in waiting[1:]] == [0, 1], "moving up"
+        )
         say(engine, TEXTS[4]).cancel()  # there is room again
         frames.free()
         order = [next(iter(speaking)).stamps.sampled[0]]
@@ -74,12 +78,12 @@ def test_streams_that_would_not_stay_realtime_wait() -> None:
         first = say(engine, TEXTS[0], max_frames=100)
         frames.wait_for_one()
         for streams, load in ((1, 0.2), (2, 0.4), (3, 0.6), (4, 0.8)):
-            engine.costs.step.setdefault(streams, type(engine.costs.block)()).seconds = load * frame
-        for estimate in engine.costs.decode.values():
+            engine.core.costs.step[streams] = Estimate(load * frame)
+        for estimate in engine.core.costs.decode.values():
             estimate.seconds = 0.0
         second, third = say(engine, TEXTS[1]), say(engine, TEXTS[2])
-        frames.allow_until(lambda: third.queue_position == 0, "waiting")
-        assert second.queue_position is None
+        frames.allow_until(lambda: position(engine, third) == 0, "waiting")
+        assert position(engine, second) is None
         frames.free()
         assert [codes_of(s).shape[1] for s in (first, second, third)] == [100, 8, 8]
 

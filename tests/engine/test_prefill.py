@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rt_drama3.engine import loop as engine_loop
+from rt_drama3.engine import core as engine_core
 from rt_drama3.engine import prompts as engine_prompts
-from rt_drama3.engine.prefill import PromptReader
-from rt_drama3.engine.stream import EngineStream
+from rt_drama3.engine.prefill import Prefiller
+from rt_drama3.engine.stream import Stream
 from tests.engine.simulation import Machine
 from tests.small import Codes, Frames, codes_of, running, say, shared_drama, until
 
@@ -18,15 +18,15 @@ PIECES = "A sentence that is a bit longer, so that few of them fill a piece of t
 VOICE = [("Some words.", np.full((3, 40), 5))]
 
 
-@pytest.mark.parametrize("block", [0.15, 0.3, 0.5])
+@pytest.mark.parametrize("chunk", [0.15, 0.3, 0.5])
 @pytest.mark.parametrize("step", [0.004, 0.0095])
 def test_long_texts_side_by_side_have_no_gap_at_a_join(
-    machine: Callable[..., Machine], step: float, block: float
+    machine: Callable[..., Machine], step: float, chunk: float
 ) -> None:
     """As many as the machine can do with all their prompts speak; the others wait."""
     sim = machine(frames=120, max_streams=4)
-    sim.step, sim.block = lambda streams: step * streams, block
-    sim.engine._loop.maker.warm_up()
+    sim.step, sim.chunk = lambda streams: step * streams, chunk
+    sim.core.warm_up()
     speeches = [sim.open(PIECES) for _ in range(4)]
     sim.run(lambda: all(speech.ended for speech in speeches))
     assert all(len(speech.result(0).segments) >= 4 for speech in speeches)
@@ -37,12 +37,12 @@ def test_little_is_left_to_read_at_a_join(machine: Callable[..., Machine]) -> No
     sim = machine(frames=150, max_streams=2)
     speeches = [sim.open(PIECES) for _ in range(2)]
     sim.run(lambda: all(speech.ended for speech in speeches))
-    spare = sim.engine._loop.maker.spare
-    blocks = [slot for kind, slot in sim.events if kind == "block" and slot != spare]
+    spare = sim.core.runner.spare
+    chunks = [slot for kind, slot in sim.work if kind == "chunk" and slot != spare]
     joins = sum(len(speech.result(0).segments) for speech in speeches) - 2
     assert joins >= 6
-    assert len(blocks) <= 3 * joins + 6  # rather than eight or so at every one
-    assert sum(slot == spare for kind, slot in sim.events if kind == "block") > len(blocks)
+    assert len(chunks) <= 3 * joins + 6  # rather than eight or so at every one
+    assert sum(slot == spare for kind, slot in sim.work if kind == "chunk") > len(chunks)
 
 
 def test_nothing_is_read_ahead_that_would_make_a_listener_wait(
@@ -50,17 +50,17 @@ def test_nothing_is_read_ahead_that_would_make_a_listener_wait(
 ) -> None:
     sim = machine(frames=150)
     speech = sim.open(PIECES)
-    sim.run(lambda: len(sim.stream(speech).piece_frames) > 20)
-    stream, loop = sim.stream(speech), sim.engine._loop
-    while loop._read_prompt():
+    sim.run(lambda: len(sim.stream(speech).codes) > 20)
+    stream, core = sim.stream(speech), sim.core
+    while core.prefill():
         pass
-    sim.run(lambda: loop._reader.behind([stream]) is not None)
-    sim.events.clear()
-    loop._costs.block.seconds = stream.lead(sim.clock.now, loop._frame_seconds) + 0.1
-    assert not loop._read_prompt()
-    assert sim.events == []
-    loop._costs.block.seconds = 0.001
-    assert loop._read_prompt()
+    sim.run(lambda: core.prefiller.behind([stream]) is not None)
+    sim.work.clear()
+    core.costs.chunk.seconds = stream.playout.buffered(sim.clock.now) + 0.1
+    assert not core.prefill()
+    assert sim.work == []
+    core.costs.chunk.seconds = 0.001
+    assert core.prefill()
 
 
 def takes(texts: int = 2, **settings: object) -> list[Codes]:
@@ -81,19 +81,19 @@ def takes(texts: int = 2, **settings: object) -> list[Codes]:
 def test_reading_ahead_changes_no_code(monkeypatch: pytest.MonkeyPatch, cache: int) -> None:
     """Also when two streams take turns in the spare slot, and with no cache of voices."""
     monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 60)
-    monkeypatch.setattr(engine_loop, "may_prefill", lambda *_: True)  # whatever the machine does
+    monkeypatch.setattr(engine_core, "may_prefill", lambda *_: True)  # whatever the machine does
     used: list[int] = []
-    real = PromptReader._take_ahead
+    real = Prefiller.take_ahead
 
-    def take(self: PromptReader, stream: EngineStream) -> int:
+    def take(self: Prefiller, stream: Stream) -> int:
         used.append(real(self, stream))
         return used[-1]
 
-    monkeypatch.setattr(PromptReader, "_take_ahead", take)
+    monkeypatch.setattr(Prefiller, "take_ahead", take)
     ahead = takes(voice_cache_mb=cache)
     assert sum(rows > 0 for rows in used) >= 4
     used.clear()
-    monkeypatch.setattr(PromptReader, "behind", lambda self, streams: None)
+    monkeypatch.setattr(Prefiller, "behind", lambda self, streams: None)
     plain = takes(voice_cache_mb=cache)
     assert not any(used)
     assert all(map(np.array_equal, ahead, plain))
@@ -104,30 +104,33 @@ def test_what_was_read_ahead_for_another_prompt_is_not_used(
 ) -> None:
     monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 40)
     plain = takes(1)
-    real = EngineStream.next_rows
+    real = Stream.next_rows
 
-    def other(self: EngineStream, start: int, end: int, semantic_start: int) -> Codes:
+    def other(self: Stream, start: int, end: int, semantic_start: int) -> Codes:
         rows = real(self, start, end, semantic_start).copy()
         rows[rows[:, 1] > 0, 1] -= 1
         return rows
 
-    monkeypatch.setattr(EngineStream, "next_rows", other)
+    monkeypatch.setattr(Stream, "next_rows", other)
     assert np.array_equal(takes(1)[0], plain[0])
 
 
 def test_a_stream_that_ends_leaves_a_clean_spare_slot() -> None:
     with running(shared_drama(), prefill_block=16, context=4096) as engine:
-        loop, frames = engine._loop, Frames(engine)
+        core, frames = engine.core, Frames(engine)
         speech = say(engine, PIECES, max_frames=None)
-        stream = loop.streams[speech]
-        until(lambda: stream.ahead is not None and stream.ahead.read > 0, "reading ahead")
+        stream = core.streams[speech]
+        until(
+            lambda: stream.prefill.ahead is not None and stream.prefill.ahead.read > 0,
+            "reading ahead",
+        )
         frames.hold()
         frames.wait_for_one()
-        for values in loop.maker._step.state.values:
-            values[loop.maker.spare] = float("nan")
+        for values in core.runner.step.state.values:
+            values[core.runner.spare] = float("nan")
         speech.cancel()
         frames.free()
         until(lambda: not any(engine.streams().values()))
-        until(lambda: stream.ahead is None)
-        for tensor in loop.maker._step.state.tensors():
-            assert bool((tensor[loop.maker.spare] <= 0).all())
+        until(lambda: stream.prefill.ahead is None)
+        for tensor in core.runner.step.state.tensors():
+            assert bool((tensor[core.runner.spare] <= 0).all())

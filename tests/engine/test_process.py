@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import rt_drama3
-from rt_drama3.engine import loop as engine_loop
+from rt_drama3.drama3 import Drama3
+from rt_drama3.engine import thread as engine_thread
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import SpeechRequest, check_process
@@ -75,9 +76,8 @@ def test_an_engine_that_was_closed_while_somebody_spoke_gives_its_memory_back() 
 
 
 def test_a_stream_outlives_the_drama_that_it_came_from() -> None:
-    drama = new_drama()
+    drama = Drama3(new_drama().loaded, CONFIG)
     expected = expected_codes(drama, "Hello there.", 0, 12)
-    drama._engine_config = CONFIG
     speech = say(drama.engine, "Hello there.", max_frames=12)
     del drama
     gc.collect()
@@ -139,9 +139,7 @@ def in_child() -> Callable[[Callable[[], object]], str]:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_told_what_to_do(in_child: Callable[..., str]) -> None:
-    drama = new_drama()
-    drama._engine_config = CONFIG
-    with drama:
+    with Drama3(new_drama().loaded, CONFIG) as drama:
         speech = say(drama.engine, "Hello there.", max_frames=None)
         next(iter(speech))
         grown = drama.engine.open(SpeechRequest(final=False))
@@ -240,7 +238,7 @@ def test_the_device_thread_uses_the_models_device(monkeypatch: pytest.MonkeyPatc
     def use(device: torch.device) -> None:
         used.append((threading.current_thread().name, device))
 
-    monkeypatch.setattr(engine_loop, "use_device", use)
+    monkeypatch.setattr(engine_thread, "use_device", use)
     drama = new_drama()
     with Engine(drama.loaded, CONFIG) as engine:
         assert engine.wait_until_warm(WAIT)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from rt_drama3.engine.speech import Speech
-from rt_drama3.engine.stream import EngineStream, Phase
+from rt_drama3.engine.step_runner import Entry, FrameResult
+from rt_drama3.engine.stream import Phase
 from rt_drama3.errors import RequestError
-from tests.engine.simulation import FRAME, TEXT, Aside, Machine
+from tests.engine.simulation import FRAME, TEXT, Machine
 
 LONG_VOICE = [("Some words.", np.full((3, 600), 5))]  # nine blocks of a prompt or so
 PIECES = "A sentence that is a bit longer, so that few of them fill a piece of the text, yes. " * 12
 
 
 def test_the_simulation_learns_what_things_cost(machine: Callable[..., Machine]) -> None:
-    costs = machine().engine.costs
+    costs = machine().core.costs
     assert costs.step_seconds(1) == pytest.approx(0.004)
     assert costs.step_seconds(4) == pytest.approx(0.016)
     assert costs.decode_seconds(4) == pytest.approx(0.006)
-    assert costs.block.seconds == pytest.approx(0.06)  # of a whole block, before any request
+    assert costs.chunk.seconds == pytest.approx(0.06)  # of a whole block, before any request
 
 
 # Prefill beside running streams.
@@ -37,9 +38,9 @@ def test_a_newcomers_long_prompt_makes_nobody_wait(machine: Callable[..., Machin
     sim.run(lambda: speaking.ended and newcomer.ended)
     assert sim.gap(speaking) == 0
     assert sim.gap(newcomer) == 0
-    blocks = sum(kind == "block" for kind, _ in sim.events)
+    blocks = sum(kind == "chunk" for kind, _ in sim.work)
     assert blocks >= 9
-    assert sim.first(newcomer) - began < 4 * blocks * sim.block  # it was not put off for ever
+    assert sim.first(newcomer) - began < 4 * blocks * sim.chunk  # it was not put off for ever
 
 
 @pytest.mark.parametrize("block", [0.01, 0.1, 0.4])
@@ -47,8 +48,8 @@ def test_prompts_of_three_newcomers_make_nobody_wait(
     machine: Callable[..., Machine], block: float
 ) -> None:
     sim = machine(frames=150)
-    sim.block = block
-    sim.engine.costs.block.seconds = block
+    sim.chunk = block
+    sim.core.costs.chunk.seconds = block
     speeches = [sim.open()]
     sim.run(lambda: sim.heard[speeches[0]])
     for number in range(3):
@@ -63,18 +64,18 @@ def test_a_block_does_not_run_when_the_leads_forbid_it(machine: Callable[..., Ma
     speaking = sim.open()
     sim.run(lambda: sim.heard[speaking])
     sim.open(references=LONG_VOICE)
-    sim.run(lambda: sim.engine.streams()["prefill"] == 1)
-    engine, stream = sim.engine, sim.stream(speaking)
-    need = 0.06 + engine.costs.step_seconds(1) + engine.costs.decode_seconds(1) + 0.01
-    submitted = stream.codec.submitted * FRAME
-    sim.events.clear()
-    stream.playing_since = sim.clock.now - submitted + need - 1e-6  # its lead, to the microsecond
-    assert stream.lead(sim.clock.now, FRAME) < need
-    assert not engine._loop._read_prompt()
-    assert sim.events == []
-    stream.playing_since = sim.clock.now - submitted + need + 1e-6
-    assert engine._loop._read_prompt()
-    assert [kind for kind, _ in sim.events] == ["block"]
+    sim.run(lambda: sim.phases()[Phase.PREFILL] == 1)
+    stream, costs = sim.stream(speaking), sim.core.costs
+    need = 0.06 + costs.step_seconds(1) + costs.decode_seconds(1) + 0.01
+    submitted = stream.playout.codec.submitted * FRAME
+    sim.work.clear()
+    stream.playout.playing_since = sim.clock.now - submitted + need - 1e-6
+    assert stream.playout.buffered(sim.clock.now) < need
+    assert not sim.core.prefill()
+    assert sim.work == []
+    stream.playout.playing_since = sim.clock.now - submitted + need + 1e-6
+    assert sim.core.prefill()
+    assert [kind for kind, _ in sim.work] == ["chunk"]
 
 
 def test_a_paused_listener_forbids_nothing(machine: Callable[..., Machine]) -> None:
@@ -97,7 +98,7 @@ def test_a_newcomer_gets_in_where_nobody_is_realtime_any_more(
     speaking = sim.open()
     sim.run(lambda: sim.heard[speaking])
     newcomer = sim.open(references=LONG_VOICE)
-    sim.run(lambda: sim.engine.streams()["prefill"])
+    sim.run(lambda: sim.phases()[Phase.PREFILL])
     assert not speaking.ended
     sim.step = lambda streams: 0.06  # more than a frame lasts, from now on
     began = sim.clock.now
@@ -133,7 +134,7 @@ def test_the_next_piece_of_a_running_stream_is_read_before_newcomers(
         sim.open(references=[(f"Voice {number}.", LONG_VOICE[0][1])]) for number in range(3)
     ]
     # They get their slots first, and alone would read for longer than the listener has audio.
-    sim.run(lambda: sim.engine.streams()["prefill"] == 3)
+    sim.run(lambda: sim.phases()[Phase.PREFILL] == 3)
     sim.run(lambda: all(speech.ended for speech in (speaking, *newcomers)))
     assert len(speaking.result(0).segments) >= 3
     assert sim.gap(speaking) == 0
@@ -142,15 +143,14 @@ def test_the_next_piece_of_a_running_stream_is_read_before_newcomers(
 def test_a_slow_reference_does_not_hold_up_the_next_piece(machine: Callable[..., Machine]) -> None:
     """References are encoded elsewhere than the prompts of running streams are built."""
     sim = machine()
-    slow = Aside()
-    sim.engine._loop._desk._encoding = slow  # type: ignore[assignment]
+    sim.slow_encoding = True
     speaking = sim.open(PIECES)
     sim.run(lambda: sim.heard[speaking])
     newcomer = sim.open(references=LONG_VOICE)
     sim.run(lambda: speaking.ended)
     assert sim.gap(speaking) == 0
     assert not sim.heard[newcomer]
-    slow.work()
+    sim.encoding.work()
     sim.run(lambda: newcomer.ended)
 
 
@@ -158,7 +158,7 @@ def test_a_stream_that_waits_for_text_holds_no_slot(machine: Callable[..., Machi
     sim = machine(frames=5, max_streams=1)
     talker = sim.open("", final=False)
     talker.push_text("Hello. ")
-    sim.run(lambda: sim.engine.streams()["idle"] == 1 and sim.heard[talker])
+    sim.run(lambda: sim.phases()[Phase.IDLE] == 1 and sim.heard[talker])
     other = sim.open()
     sim.run(lambda: other.ended)
     talker.push_text("Again. ")
@@ -174,12 +174,12 @@ def test_a_stream_that_had_nothing_to_say_for_a_while_starts_its_clock_anew(
     sim = machine(frames=100)
     talker = sim.open("", final=False)
     talker.push_text("Hello. ")
-    sim.run(lambda: sim.engine.streams()["idle"] == 1 and sim.heard[talker])
+    sim.run(lambda: sim.phases()[Phase.IDLE] == 1 and sim.heard[talker])
     sim.rest(60.0)
     talker.push_text("Again. ")
     talker.finish()
     sim.run(lambda: sim.heard[talker][-1].first_frame >= 102)
-    assert 0 <= sim.stream(talker).lead(sim.clock.now, FRAME) < 1.0
+    assert 0 <= sim.stream(talker).playout.buffered(sim.clock.now) < 1.0
     newcomer = sim.open(references=LONG_VOICE)  # its prompt may be read beside it
     sim.run(lambda: talker.ended)
     assert sim.heard[newcomer]
@@ -211,13 +211,13 @@ def test_more_than_the_machine_can_do_waits_instead_of_stuttering(
     """Steps of 12 ms a stream and a decode: three would fit into 46 ms, four would not."""
     sim = machine(frames=60, max_streams=8)
     sim.step = lambda streams: 0.010 * streams
-    sim.engine._loop.maker.warm_up()
+    sim.core.warm_up()
     speeches = [sim.open() for _ in range(8)]
     most = 0
 
     def done() -> bool:
         nonlocal most
-        most = max(most, sim.engine.streams()["speaking"])
+        most = max(most, sim.phases()[Phase.SPEAKING])
         return all(speech.ended for speech in speeches)
 
     sim.run(done)
@@ -230,7 +230,7 @@ def test_more_than_the_machine_can_do_waits_instead_of_stuttering(
 def test_groups_grow_only_as_the_lead_does(machine: Callable[..., Machine]) -> None:
     fast, slow = machine(frames=80), machine(frames=80)
     slow.step = lambda streams: 0.040
-    slow.engine._loop.maker.warm_up()
+    slow.core.warm_up()
     sizes = []
     for sim in (fast, slow):
         speech = sim.open()
@@ -252,10 +252,10 @@ def test_the_lead_is_bounded_by_what_the_listener_takes(machine: Callable[..., M
         sim.turn()
         while taken < sim.clock.now - began and speech.unread_seconds:  # as fast as it plays
             taken += next(chunks).seconds
-        made.append(sim.stream(speech).untaken(FRAME))
+        made.append(sim.stream(speech).untaken_seconds())
     assert max(made) < 2.0 + 5 * FRAME
     assert min(made[len(made) // 2 :]) > 1.0  # and it goes on in good time
-    assert sim.engine._loop.streams[speech].phase is Phase.SPEAKING
+    assert sim.stream(speech).phase is Phase.SPEAKING
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -269,8 +269,8 @@ def test_nobody_hears_a_gap_whoever_comes_when(machine: Callable[..., Machine], 
     frames, streams = rng.choice([120, 200]), rng.choice([1, 2, 4, 6])
     sim = machine(frames=frames, max_streams=streams, admit_load=0.7)
     cost, block = rng.uniform(0.002, 0.015), rng.uniform(0.005, 0.03)
-    sim.step, sim.block = lambda streams: cost * streams, block
-    sim.engine._loop.maker.warm_up()
+    sim.step, sim.chunk = lambda streams: cost * streams, block
+    sim.core.warm_up()
     speeches: list[Speech] = []
     for number in range(12):
         rows = rng.choice([0, 100, 600])
@@ -295,10 +295,21 @@ def test_a_piece_that_ends_under_a_pause_hands_no_pause_on(machine: Callable[...
     speech = sim.open(PIECES)
     sim.run(lambda: sim.heard[speech])
     stream = sim.stream(speech)
-    stream.paused_since = sim.clock.now
-    sim.engine._loop.maker.activate(stream.slot, False)
-    sim.engine._loop._finish_piece(stream, ended=True)
+    while len(stream.codes) < 29:
+        sim.turn()
+    make = sim.core.runner.frame
+
+    def late(entries: Sequence[Entry]) -> list[FrameResult]:
+        results = make(entries)
+        if len(stream.codes) == 29 and results:
+            stream.paused_since = sim.clock.now
+            sim.core.runner.step.activate(stream.slot.index, False)
+        return results
+
+    sim.core.runner.frame = late  # type: ignore[method-assign]
+    sim.turn()
     assert stream.paused_since is None
+    assert stream.phase is not Phase.SPEAKING
     sim.run(lambda: speech.ended)
     frames = sum(chunk.frames for chunk in sim.heard[speech])
     assert frames == speech.result(0).codes.shape[1] > 60
@@ -311,12 +322,9 @@ def test_the_first_failure_of_a_stream_is_the_one_that_is_told(
     speech = sim.open()
     del sim.heard[speech]
     stream = sim.stream(speech)
-    for error in (RequestError("the cause."), RequestError("what it led to.")):
-
-        def fail(stream: EngineStream, error: RequestError = error) -> None:
+    for error in (RequestError("the cause."), RequestError("the effect.")):
+        with stream.isolated():
             raise error
-
-        stream.attempt(fail)
     sim.turn()
     with pytest.raises(RequestError, match="the cause"):
         speech.result(0)
@@ -325,13 +333,13 @@ def test_the_first_failure_of_a_stream_is_the_one_that_is_told(
 def test_a_take_that_waits_for_text_keeps_its_form_of_step(machine: Callable[..., Machine]) -> None:
     """A faster step may round differently, so it comes between takes only."""
     sim = machine(frames=5)
-    assert sim.engine._loop._idle()
+    assert sim.core.idle
     talker = sim.open("", final=False)
-    assert sim.engine._loop._idle()  # nothing said yet
+    assert sim.core.idle  # nothing said yet
     talker.push_text("Hello. ")
-    sim.run(lambda: sim.engine.streams()["idle"] == 1 and sim.heard[talker])
-    assert not any(sim.engine._loop.slots)
-    assert not sim.engine._loop._idle()
+    sim.run(lambda: sim.phases()[Phase.IDLE] == 1 and sim.heard[talker])
+    assert not sim.core.slots.taken
+    assert not sim.core.idle
     talker.finish()
     sim.run(lambda: talker.ended)
-    assert sim.engine._loop._idle()
+    assert sim.core.idle

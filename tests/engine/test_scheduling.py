@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt_drama3.engine.scheduling import SAFETY, Costs, Estimate, group_size, load_with, may_prefill
+from rt_drama3.engine.scheduling import SAFETY, Costs, Estimate, batch_size, load_with, may_prefill
 
 seconds = st.floats(0, 2, allow_nan=False)
 
@@ -17,11 +17,11 @@ seconds = st.floats(0, 2, allow_nan=False)
 def costs(
     step: dict[int, float] | None = None,
     decode: dict[int, float] | None = None,
-    block: float | None = None,
+    chunk: float | None = None,
 ) -> Costs:
     return Costs(
         {n: Estimate(s) for n, s in (step or {}).items()},
-        Estimate(block),
+        Estimate(chunk),
         {n: Estimate(s) for n, s in (decode or {}).items()},
     )
 
@@ -89,7 +89,7 @@ def test_an_unknown_cost_is_never_below_every_known_one(known: dict[int, float],
 
 
 def test_costs_may_be_learned_while_they_are_read() -> None:
-    """The codec's thread meets new group sizes while the device thread decides."""
+    """The codec's thread meets new batch sizes while the device thread decides."""
     shared = costs(step={1: 0.001}, decode={1: 0.001})
     done = threading.Event()
 
@@ -110,17 +110,17 @@ def test_costs_may_be_learned_while_they_are_read() -> None:
         learner.result()
 
 
-# Groups.
+# Decode batches.
 
 
-def grow(lead: float, ceiling: int, rounds: int, known: Costs = CHEAP) -> list[int]:
+def grow(buffered: float, ceiling: int, rounds: int, known: Costs = CHEAP) -> list[int]:
     sizes: list[int] = []
     for _ in range(rounds):
-        sizes.append(group_size(lead, ceiling, sizes[-1] if sizes else 0, 0.01, known))
+        sizes.append(batch_size(buffered, ceiling, sizes[-1] if sizes else 0, 0.01, known))
     return sizes
 
 
-def test_groups_grow_by_doubling_to_the_ceiling() -> None:
+def test_batches_grow_by_doubling_to_the_ceiling() -> None:
     assert grow(10.0, 4, 5) == [1, 2, 4, 4, 4]
     assert grow(10.0, 1, 3) == [1, 1, 1]
     assert grow(10.0, 16, 6) == [1, 2, 4, 8, 16, 16]
@@ -134,42 +134,45 @@ def test_a_ceiling_that_is_no_power_of_two_is_reached(ceiling: int, sizes: list[
     assert grow(10.0, ceiling, len(sizes)) == sizes
 
 
-def test_the_first_group_is_one_frame_whatever_the_lead() -> None:
-    assert group_size(1e9, 64, 0, 0.0, Costs()) == 1
+def test_the_first_batch_is_one_frame_whatever_is_buffered() -> None:
+    assert batch_size(1e9, 64, 0, 0.0, Costs()) == 1
 
 
-def test_groups_fall_back_when_the_lead_shrinks() -> None:
+def test_batches_fall_back_when_the_buffer_shrinks() -> None:
     need = {n: n * 0.01 + CHEAP.decode_seconds(n) + SAFETY for n in (2, 4)}
-    assert group_size(need[4], 4, 4, 0.01, CHEAP) == 4
-    assert group_size(need[4] - 1e-6, 4, 4, 0.01, CHEAP) == 2
-    assert group_size(need[2] - 1e-6, 4, 4, 0.01, CHEAP) == 1
-    assert group_size(-5.0, 4, 4, 0.01, CHEAP) == 1
+    assert batch_size(need[4], 4, 4, 0.01, CHEAP) == 4
+    assert batch_size(need[4] - 1e-6, 4, 4, 0.01, CHEAP) == 2
+    assert batch_size(need[2] - 1e-6, 4, 4, 0.01, CHEAP) == 1
+    assert batch_size(-5.0, 4, 4, 0.01, CHEAP) == 1
 
 
 @given(
-    lead=st.floats(-1, 5),
+    buffered=st.floats(-1, 5),
     ceiling=st.integers(1, 64),
     previous=st.integers(0, 64),
     step=st.floats(0, 0.2),
     decode=st.floats(0, 0.1),
 )
-def test_a_group_is_never_more_than_the_lead_covers(
-    lead: float, ceiling: int, previous: int, step: float, decode: float
+def test_a_batch_is_never_more_than_the_buffer_covers(
+    buffered: float, ceiling: int, previous: int, step: float, decode: float
 ) -> None:
     known = costs(decode={1: decode})
-    size = group_size(lead, ceiling, previous, step, known)
+    size = batch_size(buffered, ceiling, previous, step, known)
     assert 1 <= size <= min(ceiling, max(1, 2 * previous))
     if size > 1:
-        assert lead >= size * step + known.decode_seconds(size) + SAFETY
+        assert buffered >= size * step + known.decode_seconds(size) + SAFETY
 
 
 @given(
-    lead=st.floats(0, 5), more=st.floats(0, 5), ceiling=st.integers(1, 64), last=st.integers(0, 64)
+    buffered=st.floats(0, 5),
+    more=st.floats(0, 5),
+    ceiling=st.integers(1, 64),
+    last=st.integers(0, 64),
 )
-def test_more_lead_never_makes_a_smaller_group(
-    lead: float, more: float, ceiling: int, last: int
+def test_more_audio_never_makes_a_smaller_batch(
+    buffered: float, more: float, ceiling: int, last: int
 ) -> None:
-    small, large = (group_size(x, ceiling, last, 0.02, CHEAP) for x in (lead, lead + more))
+    small, large = (batch_size(x, ceiling, last, 0.02, CHEAP) for x in (buffered, buffered + more))
     assert small <= large
 
 
@@ -177,24 +180,24 @@ def test_more_lead_never_makes_a_smaller_group(
 
 
 def test_prefill_runs_when_nobody_is_playing() -> None:
-    assert may_prefill([], block=100.0, step=1.0, decode=1.0)
+    assert may_prefill([], chunk=100.0, step=1.0, decode=1.0)
 
 
-def test_one_short_lead_forbids_prefill() -> None:
+def test_one_short_buffer_forbids_prefill() -> None:
     need = 0.05 + 0.01 + 0.004 + SAFETY
     assert may_prefill([need, 3.0], 0.05, 0.01, 0.004)
     assert not may_prefill([3.0, need - 1e-6], 0.05, 0.01, 0.004)
     assert not may_prefill([3.0, -1.0], 0.0, 0.0, 0.0)
 
 
-@given(leads=st.lists(st.floats(-1, 3)), block=seconds, step=seconds, decode=seconds)
+@given(buffers=st.lists(st.floats(-1, 3)), chunk=seconds, step=seconds, decode=seconds)
 def test_nobody_runs_dry_during_a_block(
-    leads: list[float], block: float, step: float, decode: float
+    buffers: list[float], chunk: float, step: float, decode: float
 ) -> None:
-    allowed = may_prefill(leads, block, step, decode)
-    assert allowed == all(lead - block - step - decode >= SAFETY - 1e-12 for lead in leads) or (
-        min(abs(lead - block - step - decode - SAFETY) for lead in leads) < 1e-9
-    )
+    allowed = may_prefill(buffers, chunk, step, decode)
+    assert allowed == all(
+        buffered - chunk - step - decode >= SAFETY - 1e-12 for buffered in buffers
+    ) or (min(abs(buffered - chunk - step - decode - SAFETY) for buffered in buffers) < 1e-9)
 
 
 def test_load_counts_the_slower_stage_when_they_overlap() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt_drama3.engine.slot_plan import Plan, first_slots, plan_pair, plan_single
+from rt_drama3.engine.slots import Plan, first_slots, plan_pair, plan_single
 
 
 def test_the_lowest_free_slot_serves_one_row() -> None:

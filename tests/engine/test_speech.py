@@ -34,7 +34,7 @@ class Owner:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def push_text(self, speech: Speech, text: str) -> None:
+    def push(self, speech: Speech, text: str) -> None:
         self.calls.append(f"push {text}")
 
     def flush(self, speech: Speech) -> None:

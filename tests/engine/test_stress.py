@@ -124,7 +124,7 @@ def test_everything_at_once(beside: bool) -> None:
             if client.problem is not None:
                 raise client.problem
         until(lambda: not any(engine.streams().values()), "the end of every stream")
-        assert not any(engine._loop.slots)
+        assert not engine.core.slots.taken
         assert np.array_equal(
             codes_of(say(engine, TEXTS[0], seed=0, max_frames=MOST)),
             expected_codes(ending_drama(), TEXTS[0], 0, MOST),

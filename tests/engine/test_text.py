@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from rt_drama3.engine import prompts as engine_prompts
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import Speech, SpeechRequest
+from rt_drama3.engine.step_runner import FrameResult
 from rt_drama3.errors import RequestError
 from rt_drama3.text.prompt import PromptBuilder
 from rt_drama3.text.rules import split_text
@@ -45,7 +47,6 @@ def test_text_pushed_word_by_word_is_spoken_sentence_by_sentence() -> None:
         speech.finish()
         pcm, summary = heard(speech)
         assert [text for text, _ in summary.segments] == ["Hello there.", "How are you?", "Fine"]
-        assert speech.pieces == 3
         assert summary.complete
         starts = [frame for _, frame in summary.segments]
         assert starts == sorted(starts)
@@ -60,7 +61,7 @@ def test_the_first_sentence_is_heard_before_the_second_is_known() -> None:
         assert (first.first_frame, first.segment) == (0, 0)
         assert not speech.ended
         until(lambda: engine.streams()["idle"] == 1)  # it waits for text, in no slot
-        assert not any(engine._loop.slots)
+        assert not engine.core.slots.taken
         speech.push_text(" so on.")
         speech.finish()
         list(speech)
@@ -187,7 +188,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 
     monkeypatch.setattr(PromptBuilder, "build", build)
     # What is read ahead is no prompt.
-    monkeypatch.setattr(engine_prompts.PromptDesk, "_opening", lambda *args: args[-1].rows)
+    monkeypatch.setattr(engine_prompts.PromptPreparer, "opening", lambda *args: args[-1].rows)
     return built
 
 
@@ -228,16 +229,14 @@ def test_a_piece_that_is_silent_leaves_the_others_alone() -> None:
     drama = new_drama()
     start = drama.config.semantic_start
     with running(drama) as engine:
-        real = engine._loop._take_frame
+        real = engine.core.runner.frame
 
-        def silent_in_the_middle(stream, result):  # type: ignore[no-untyped-def]
-            if len(stream.segments) == 2 or len(stream.piece_frames) >= 5:
-                object.__setattr__(result, "main", drama.config.eos)
-            else:
-                object.__setattr__(result, "main", start + int(result.codes[0]))
-            real(stream, result)
+        def ends(result: FrameResult) -> FrameResult:
+            stream = result.stream
+            eos = len(stream.segments) == 2 or len(stream.codes) >= 5
+            return replace(result, main=drama.config.eos if eos else start + int(result.codes[0]))
 
-        engine._loop._take_frame = silent_in_the_middle  # type: ignore[method-assign]
+        engine.core.runner.frame = lambda entries: list(map(ends, real(entries)))  # type: ignore[method-assign]
         speech = growing(engine)
         for sentence in ("One. ", "Two. ", "Three. "):
             speech.push_text(sentence)
@@ -277,13 +276,13 @@ def test_the_noise_of_a_take_goes_on_over_its_pieces(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 5)
     with running(shared_drama()) as engine:
         starts: list[tuple[int, int]] = []
-        real = engine._loop.maker.start
+        real = engine.core.runner.step.configure
 
         def start(slot, sampling, seed, first_frame, *more):  # type: ignore[no-untyped-def]
             starts.append((seed, first_frame))
             real(slot, sampling, seed, first_frame, *more)
 
-        engine._loop.maker.start = start  # type: ignore[method-assign]
+        engine.core.runner.step.configure = start  # type: ignore[method-assign]
         say(engine, LONG, max_frames=12, seed=9).result(WAIT)
         assert starts == [(9, 0), (9, 5), (9, 10)]
 
@@ -305,6 +304,6 @@ def test_a_streams_own_past_gives_way_when_the_context_is_short(
 
 def test_a_piece_that_does_not_fit_ends_the_stream_with_the_numbers() -> None:
     with running(shared_drama(), context=64) as engine:
-        with pytest.raises(RequestError, match=r"prompt has .* at most 63 fit.*`context`"):
+        with pytest.raises(RequestError, match=r"prompt has .* the limit is 63.*`context`"):
             list(say(engine, LONG))
         assert say(engine, LONG).request.text == LONG  # the engine lives

@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from rt_drama3.engine.stream import LONGEST_PENDING, LONGEST_SENTENCE, TextIntake
+from rt_drama3.engine.text_intake import LONGEST_PENDING, LONGEST_SENTENCE, TextIntake
 from rt_drama3.errors import RequestError
 from rt_drama3.text.rules import SEGMENT_BYTES, split_text
 
 
 def pieces(intake: TextIntake) -> list[str]:
     found = []
-    while (piece := intake.next_piece()) is not None:
+    while (piece := intake.take()) is not None:
         found.append(piece)
     return found
 
@@ -39,13 +39,13 @@ def words(text: str) -> list[str]:
 def test_a_whole_text_is_split_as_one() -> None:
     text = "One. Two. " * 60
     intake = TextIntake()
-    assert intake.empty()
+    assert intake.empty
     intake.set_whole(text)
     assert intake.final
-    assert not intake.empty()
+    assert not intake.empty
     assert intake.count == len(split_text(text))
     assert pieces(intake) == split_text(text)
-    assert intake.empty()
+    assert intake.empty
     assert intake.count == len(split_text(text))  # also those given out
 
 
@@ -65,7 +65,7 @@ def test_sentences_are_pieces_once_the_next_begins() -> None:
 def test_flush_speaks_what_is_there() -> None:
     intake = TextIntake()
     intake.push("Hello")
-    assert intake.empty()
+    assert intake.empty
     intake.flush()
     intake.flush()
     assert pieces(intake) == ["Hello"]
@@ -253,8 +253,8 @@ def test_too_much_waiting_text_is_refused() -> None:
         intake.push(sentence)
     with pytest.raises(RequestError, match=f"more than {LONGEST_PENDING} characters wait"):
         intake.push(sentence)
-    while not intake.empty():
-        intake.next_piece()
+    while not intake.empty:
+        intake.take()
     intake.push(sentence)  # there is room again
 
 
@@ -263,7 +263,7 @@ def test_too_much_waiting_text_is_refused() -> None:
 
 def test_pushing_does_not_hold_up_who_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device thread asks at every turn, while a client's thread splits a long text."""
-    from rt_drama3.engine import stream as engine_stream
+    from rt_drama3.engine import text_intake as module
 
     intake = TextIntake()
     intake.push("Ready. Set")
@@ -274,16 +274,16 @@ def test_pushing_does_not_hold_up_who_looks(monkeypatch: pytest.MonkeyPatch) -> 
         assert leave.wait(20)
         return [text]
 
-    monkeypatch.setattr(engine_stream, "split_text", slow)
+    monkeypatch.setattr(module, "split_text", slow)
     client = threading.Thread(target=intake.push, args=(". Go. ",))
     client.start()
     assert entered.wait(20)
-    assert not intake.empty()
-    assert intake.next_piece() == "Ready."
-    assert intake.empty()
+    assert not intake.empty
+    assert intake.take() == "Ready."
+    assert intake.empty
     leave.set()
     client.join(20)
-    assert not intake.empty()
+    assert not intake.empty
 
 
 def test_nothing_that_was_accepted_is_lost_when_the_end_comes_from_elsewhere() -> None:

@@ -210,8 +210,8 @@ class Interruption:
         """Lets the engine continue; returns how many frames it made of the stream since."""
         self._frames.free()
         until(lambda: self._speech.ended, "ending the stream")
-        maker = self._watched.place.engine._loop.maker  # type: ignore[union-attr]
-        maker.frame = self._frames._real  # type: ignore[method-assign]
+        runner = self._watched.place.engine.core.runner  # type: ignore[union-attr]
+        runner.frame = self._frames.real  # type: ignore[method-assign]
         return self._frames.made[self._speech] - self.ALLOWED
 
 

@@ -24,6 +24,7 @@ from tests.small import (
     ending_drama,
     heard,
     new_drama,
+    position,
     running,
     say,
     shared_drama,
@@ -44,7 +45,7 @@ def spoken(engine: Engine, text: str, **more: Any) -> Codes:
 
 def admit_all(engine: Engine) -> None:
     """Admits every stream with a free slot, regardless of the speed of this machine."""
-    engine._loop._admission.fits = lambda stream: True  # type: ignore[method-assign]
+    engine.core.admission.fits = lambda stream: True  # type: ignore[method-assign]
 
 
 def guided_step(strength: float, seed: int, count: int) -> list[list[int]]:
@@ -68,8 +69,8 @@ def test_guidance_equals_the_step_on_both_prompts() -> None:
         for strength in (0.5, 4):
             codes = spoken(engine, DIRECTED, seed=5, guidance=strength, max_frames=12)
             assert codes.T.tolist() == guided_step(strength, 5, 12)
-            assert engine._loop.maker.last_batch == 2
-        assert 2 in engine.costs.step  # which admission uses
+            assert engine.core.runner.last_batch == 2
+        assert 2 in engine.core.costs.step  # which admission uses
         assert not np.array_equal(codes, spoken(engine, DIRECTED, seed=5, max_frames=12))
 
 
@@ -78,7 +79,7 @@ def test_guidance_0_is_off() -> None:
         plain = spoken(engine, DIRECTED)
         assert np.array_equal(spoken(engine, DIRECTED, guidance=0), plain)
         assert np.array_equal(spoken(engine, DIRECTED, guidance=0.0), plain)
-        assert engine._loop.maker.last_batch == 1
+        assert engine.core.runner.last_batch == 1
 
 
 def test_guidance_has_no_effect_without_directions() -> None:
@@ -90,7 +91,7 @@ def test_guidance_has_no_effect_without_directions() -> None:
             plain = spoken(engine, PLAIN, history=history)
             guided = spoken(engine, PLAIN, history=history, guidance=4)
             assert np.array_equal(plain, guided)
-            assert engine._loop.maker.last_batch == 1
+            assert engine.core.runner.last_batch == 1
 
 
 def test_a_voice_without_directions_warns_once_that_guidance_has_no_effect(
@@ -103,7 +104,7 @@ def test_a_voice_without_directions_warns_once_that_guidance_has_no_effect(
         assert not caplog.messages
         assert np.array_equal(spoken(engine, DIRECTED, guidance=4), plain)
         (message,) = caplog.messages
-        assert "guidance changes nothing" in message
+        assert "guidance is ignored" in message
         Takes(engine, SpeechRequest(DIRECTED, guidance=4, max_frames=4), 3, 2).run()
         assert len(caplog.messages) == 2
         with pytest.raises(RequestError, match="guidance is 99"):
@@ -115,7 +116,7 @@ def test_any_direction_can_be_guided(text: str) -> None:
     with running(shared_drama()) as engine:
         codes = spoken(engine, text, guidance=2)
         assert codes.shape == (3, 8)
-        assert engine._loop.maker.last_batch == 2
+        assert engine.core.runner.last_batch == 2
 
 
 def test_streams_with_and_without_guidance_share_a_batch() -> None:
@@ -132,14 +133,14 @@ def test_streams_with_and_without_guidance_share_a_batch() -> None:
         frames.hold()
         speeches = [say(engine, **order, max_frames=150) for order in orders]  # type: ignore[arg-type]
         until(lambda: frames.allow() or engine.streams()["speaking"] == 4, "all four speaking")
-        assert engine._loop.slots.taken == 6
+        assert engine.core.slots.taken == 6
         frames.free()
         assert all(
             np.array_equal(codes_of(speech), codes)
             for speech, codes in zip(speeches, alone, strict=True)
         )
         assert max(frames.batches) == 4
-        assert engine._loop.slots.taken == 0
+        assert engine.core.slots.taken == 0
 
 
 def test_a_running_stream_is_moved_to_make_a_pair_of_slots() -> None:
@@ -157,8 +158,8 @@ def test_a_running_stream_is_moved_to_make_a_pair_of_slots() -> None:
                 lambda n=seed: frames.allow() or engine.streams()["speaking"] == n + 1,
                 "one more speaking",
             )
-        streams = [engine._loop.streams[speech] for speech in speeches]
-        assert [stream.slot for stream in streams] == [0, 1, 2, 3]
+        streams = [engine.core.streams[speech] for speech in speeches]
+        assert [stream.slot.index for stream in streams] == [0, 1, 2, 3]
         for n in (1, 3):
             speeches[n].cancel()
         until(lambda: frames.allow() or engine.streams()["speaking"] == 2, "two speaking")
@@ -166,8 +167,8 @@ def test_a_running_stream_is_moved_to_make_a_pair_of_slots() -> None:
         until(
             lambda: frames.allow() or engine.streams()["speaking"] == 3, "the guided one speaking"
         )
-        assert sorted([streams[0].slot, streams[2].slot]) == [2, 3]
-        assert engine._loop.streams[newcomer].slot == 0
+        assert sorted(streams[n].slot.index for n in (0, 2)) == [2, 3]
+        assert engine.core.streams[newcomer].slot.index == 0
         frames.free()
         for speech, codes in (
             (speeches[0], expected[0]),
@@ -187,8 +188,8 @@ def test_a_stream_with_guidance_waits_for_two_slots() -> None:
         until(lambda: frames.allow() or engine.streams()["speaking"] == 1)
         waiting = say(engine, DIRECTED, guidance=2, max_frames=12)
         behind = say(engine, PLAIN, max_frames=12)
-        until(lambda: frames.allow() or behind.queue_position == 1, "a queue")
-        assert waiting.queue_position == 0
+        until(lambda: frames.allow() or position(engine, behind) == 1, "a queue")
+        assert position(engine, waiting) == 0
         frames.free()
         assert np.array_equal(codes_of(waiting), expected)
         assert first.result(WAIT).codes.shape == behind.result(WAIT).codes.shape == (3, 12)
@@ -201,7 +202,7 @@ def test_without_a_second_row_guidance_is_refused_with_a_hint() -> None:
         assert spoken(engine, DIRECTED, guidance=0).shape == (3, 8)
     with running(shared_drama(), max_streams=1, guidance_rows=1) as engine:
         assert spoken(engine, DIRECTED, guidance=2).shape == (3, 8)
-        assert engine._loop.maker.last_batch == 2
+        assert engine.core.runner.last_batch == 2
 
 
 @pytest.mark.parametrize("guidance", [-1, 21, float("nan"), "4"])
@@ -220,7 +221,7 @@ def test_only_segments_with_directions_use_a_second_row() -> None:
         count = whole.codes.shape[1] - second
         assert second > 0
         assert count > 0
-        assert engine._loop.maker.last_batch == 1
+        assert engine.core.runner.last_batch == 1
         first = spoken(engine, whole.segments[0][0], guidance=2, max_frames=None)
         assert np.array_equal(first, whole.codes[:, :second])
     # The second segment equals a stream without guidance that has the first in its history.
@@ -244,7 +245,7 @@ def test_a_late_direction_gets_a_second_row() -> None:
         assert [text for text, _ in summary.segments] == ["Hello there.", "[angry] Go away!"]
         assert summary.text == "Hello there. [angry] Go away!"
         heard(neighbour)
-        assert engine._loop.slots.taken == 0
+        assert engine.core.slots.taken == 0
 
 
 def test_cancel_frees_both_rows() -> None:
@@ -256,8 +257,8 @@ def test_cancel_frees_both_rows() -> None:
         speech.cancel()
         frames.free()
         assert speech.result(WAIT).cancelled
-        until(lambda: not any(engine._loop.slots))
-        state = engine._loop.maker._step.state
+        until(lambda: not engine.core.slots.taken)
+        state = engine.core.runner.step.state
         assert not state.active.any()
         assert spoken(engine, PLAIN).shape == (3, 8)
 
@@ -269,8 +270,8 @@ def test_nan_in_the_unconditional_row_ends_that_stream_and_is_cleared() -> None:
         frames.hold()
         speech = say(engine, DIRECTED, guidance=2)
         frames.wait_for_one()
-        slot = engine._loop.streams[speech].slot
-        state = engine._loop.maker._step.state
+        slot = engine.core.streams[speech].slot.index
+        state = engine.core.runner.step.state
         for tensor in state.tensors():
             if tensor.is_floating_point():
                 tensor[slot + 1] = float("nan")
@@ -285,10 +286,10 @@ def test_the_voice_is_prefilled_once_for_all_rows() -> None:
     with running(shared_drama()) as engine:
         voice = {"references": [("Hm.", np.full((3, 40), 5))]}
         spoken(engine, PLAIN, **voice)
-        assert (engine.voices.hits, engine.voices.misses) == (0, 1)
+        assert (engine.core.voices.hits, engine.core.voices.misses) == (0, 1)
         cold = spoken(engine, DIRECTED, guidance=2, **voice)
-        assert (engine.voices.hits, engine.voices.misses) == (1, 1)
-        engine.voices.drop(next(iter(engine.voices._snapshots)))
+        assert (engine.core.voices.hits, engine.core.voices.misses) == (1, 1)
+        engine.core.voices.drop(next(iter(engine.core.voices)))
         assert np.array_equal(spoken(engine, DIRECTED, guidance=2, **voice), cold)
 
 
@@ -430,10 +431,10 @@ def test_a_take_without_speakable_text_fails_only_that_stream() -> None:
     with running(ending_drama()) as engine:
         other = say(engine, PLAIN)
         speech = say(engine, PLAIN, previous_takes=[("...", None)])
-        with pytest.raises(RequestError, match=r"'\.\.\.' has nothing to speak"):
+        with pytest.raises(RequestError, match=r"'\.\.\.' has no speakable text"):
             speech.result(WAIT)
         heard(other)
-        until(lambda: not engine._loop.open_streams())
+        until(lambda: not engine.core.open_streams())
 
 
 def test_cancel_also_stops_the_take_spoken_first() -> None:
@@ -445,8 +446,8 @@ def test_cancel_also_stops_the_take_spoken_first() -> None:
         speech.cancel()
         frames.free()
         assert speech.result(WAIT).cancelled
-        until(lambda: not engine._loop.open_streams(), "the end of both")
-        until(lambda: not any(engine._loop.slots), "free slots")
+        until(lambda: not engine.core.open_streams(), "the end of both")
+        until(lambda: not engine.core.slots.taken, "free slots")
 
 
 def test_takes_spoken_first_do_not_count_as_clients() -> None:
@@ -455,7 +456,7 @@ def test_takes_spoken_first_do_not_count_as_clients() -> None:
         frames.hold()
         speech = say(engine, PLAIN, previous_takes=[("Before.", None), ("Then.", None)])
         frames.wait_for_one()
-        assert len(engine._loop.open_streams()) > 1
+        assert len(engine.core.open_streams()) > 1
         other = say(engine, PLAIN)
         frames.free()
         heard(other)
@@ -540,7 +541,7 @@ def test_a_failed_take_stops_the_others() -> None:
     drama = new_drama()
     with pytest.raises(RequestError, match="shape"):
         drama.best_of(PLAIN, 3, history=[("Hi.", np.zeros((2, 4), int))])
-    until(lambda: not drama.engine._loop.open_streams())
+    until(lambda: not drama.engine.core.open_streams())
     for wrong in (0, 33, "2"):
         with pytest.raises(RequestError, match="best_of is"):
             drama.best_of(PLAIN, wrong)  # type: ignore[arg-type]

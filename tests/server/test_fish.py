@@ -173,11 +173,11 @@ def test_speech_comes_without_a_stop(ending: Place) -> None:
 def spoken_frames(place: Place, pieces: int) -> int:
     """Frames of the one stream that speaks, once it has spoken that many segments and waits."""
     assert place.engine is not None
-    streams = place.engine._loop.streams
+    streams = place.engine.core.streams
     until(lambda: streams, "the stream")
     stream = next(iter(streams.values()))
-    until(lambda: len(stream.segments) == pieces and stream.resting, "coming to rest")
-    return stream.delivered
+    until(lambda: len(stream.segments) == pieces and stream.speech.resting, "coming to rest")
+    return stream.playout.delivered
 
 
 @pytest.mark.parametrize("latency", ["balanced", "normal"])

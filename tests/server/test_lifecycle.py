@@ -126,7 +126,7 @@ def test_an_engine_that_fails_later_is_not_called_one_that_loads(tmp_path: Path)
         with place.native() as client:
             client.send("start", text=LONG, final=True)
             client.take_until("audio")
-            place.engine._loop.maker.frame = broken  # type: ignore[method-assign,assignment]
+            place.engine.core.runner.frame = broken  # type: ignore[method-assign,assignment]
             assert client.take_until("error")[-1]["code"] == "engine_failed"
         answer = place.get("/ready")
         assert (answer.status_code, answer.json()["status"]) == (503, "failed")
@@ -329,9 +329,9 @@ def test_the_first_request_finds_the_system_block_read(
             for rate in (8_000, 16_000, 24_000, 48_000):
                 StreamResampler(44_100, rate)
             assert stream_resample._design.cache_info().misses == made >= 4
-            before = engine.voices.hits
+            before = engine.core.voices.hits
             assert list(engine.open(SpeechRequest("Hi.", max_frames=1)))
-            found.append(engine.voices.hits - before)
+            found.append(engine.core.voices.hits - before)
 
     monkeypatch.setattr(run, "Server", Fake)
     monkeypatch.setattr(run, "settle", lambda: None)
@@ -345,7 +345,7 @@ def test_a_word_that_fails_keeps_no_server_from_starting(caplog: pytest.LogCaptu
         drama = SimpleNamespace(engine=engine, codec=shared_drama().codec)
         run._warm_up(drama)  # type: ignore[arg-type]
         busy.cancel()
-    assert "warm-up request failed: 1 streams speak" in caplog.text
+    assert "warm-up request failed: 1 streams active" in caplog.text
 
 
 def test_a_silent_connection_does_not_hold_up_the_end(
@@ -382,7 +382,7 @@ def test_the_end_waits_for_text_that_is_on_its_way(
         half.send("start", max_seconds=0.2)
         half.take_until("ready")
         half.send("text", text="The answer to this is")
-        stream = next(iter(place.engine._loop.streams.values()))
+        stream = next(iter(place.engine.core.streams.values()))
         until(lambda: stream.text.begun(), "beginning")
         stream.accepted -= 3 * WAIT  # it began long ago
         fresh.send("start", max_seconds=0.2)
