@@ -29,6 +29,8 @@ def strategy(node: dict[str, Any], whole: dict[str, Any]) -> st.SearchStrategy[A
         return st.sampled_from(node["enum"])
     if "anyOf" in node:
         return st.one_of([strategy(part, whole) for part in node["anyOf"]])
+    if "type" not in node:  # any value
+        return st.sampled_from(ODD) | TEXT
     kinds = node["type"] if isinstance(node["type"], list) else [node["type"]]
     return st.one_of([_of_kind(kind, node, whole) for kind in kinds])
 
