@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from rt_drama3_bench.estimates import Interval, bootstrap, interval, percentile, summarize
+from rt_drama3_bench.estimates import (
+    Interval,
+    bootstrap,
+    interval,
+    percentile,
+    share_difference,
+    summarize,
+)
 
 
 def test_percentiles_are_samples() -> None:
@@ -78,3 +85,14 @@ def test_bootstrap_of_a_ratio() -> None:
     again = bootstrap(lambda a, b: np.median(b) / np.median(a), one.tolist(), two.tolist())
     assert found == again
     assert bootstrap(np.median, [1.0]) == Interval(None, None)
+
+
+def test_difference_of_two_shares() -> None:
+    """Newcombe 1998, table II (a), method 10: 56 of 70 against 48 of 80."""
+    found = share_difference((48, 80), (56, 70))
+    assert found.low == pytest.approx(0.0524, abs=1e-4)
+    assert found.high == pytest.approx(0.3339, abs=1e-4)
+    none = share_difference((0, 20), (0, 20))
+    assert none.low is not None
+    assert none.high is not None
+    assert none.low < 0 < none.high

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rt_drama3_bench.estimates import Floats, Interval, bootstrap, percentile
+from rt_drama3_bench.estimates import Floats, Interval, bootstrap, percentile, share_difference
 from rt_drama3_bench.result import Result, Series
 from rt_drama3_bench.tables import bounds, number
 
@@ -30,7 +30,7 @@ class Comparison:
 
     Attributes:
         name, unit: of the series.
-        share: which percentile.
+        share: which percentile; None for the mean of samples that are 0 or 1.
         before, after: its values.
         ratio: after by before; None where before is 0.
         ratio_interval: 95 % confidence.
@@ -39,7 +39,7 @@ class Comparison:
 
     name: str
     unit: str
-    share: float
+    share: float | None
     before: float
     after: float
     ratio: float | None
@@ -61,6 +61,8 @@ def compare(before: Result, after: Result) -> list[Comparison]:
 
 
 def _compare_one(one: Series, two: Series, share: float, floor: float) -> list[Comparison]:
+    if one.unit == "share":
+        return [_compare_shares(one, two)] if share == 0.5 else []
     fewest = min(len(one.samples), len(two.samples))
     a, b = percentile(one.samples, share), percentile(two.samples, share)
     ratio = b / a if a else None
@@ -87,6 +89,16 @@ def _compare_one(one: Series, two: Series, share: float, floor: float) -> list[C
     return [Comparison(one.name, one.unit, share, a, b, ratio, bound, word)]
 
 
+def _compare_shares(one: Series, two: Series) -> Comparison:
+    """Compares how many samples are 1, not 0; the noise of a machine has no part in it."""
+    counts = [(int(sum(side.samples)), len(side.samples)) for side in (one, two)]
+    (a, b), apart = (count / n for count, n in counts), share_difference(*counts)
+    word: Word = "same" if a == b else "too few samples"
+    if apart.low is not None and apart.high is not None and apart.low * apart.high > 0:
+        word = "better" if (b < a) == (one.better == "lower") else "worse"
+    return Comparison(one.name, one.unit, None, a, b, None, Interval(None, None), word)
+
+
 def _rank(samples: Floats, share: float) -> float:
     place = max(0, int(np.ceil(share * len(samples) - 1e-9)) - 1)
     return float(np.partition(samples, place)[place])
@@ -109,7 +121,7 @@ def show(before: Result, after: Result, changes: list[Comparison], console: Cons
         colour = colours.get(change.word, "dim")
         table.add_row(
             escape(f"{change.name}, {change.unit}" if change.unit else change.name),
-            f"p{100 * change.share:g}",
+            "mean" if change.share is None else f"p{100 * change.share:g}",
             number(change.before),
             number(change.after),
             "" if change.ratio is None else f"{change.ratio:.3f}",

@@ -79,6 +79,8 @@ async def record_utterance(
     except (OSError, WebSocketException, ValueError, EOFError, KeyError, TypeError) as error:
         # The last two: a message lacks what every message of its kind has.
         recording.error = f"{type(error).__name__}: {error}"
+    if recording.error is None and recording.cancelled is None and not recording.arrivals:
+        recording.error = "it ended without any audio"
     if recording.error is not None:
         await caller.close()
     return recording

@@ -16,6 +16,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
+_Z = 1.959964  # standard deviations of a normal distribution on each side of CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,25 @@ def interval(samples: Sequence[float], share: float, confidence: float = CONFIDE
     highs = np.flatnonzero(1 - below <= tail)
     rank = int(highs[0]) + 1 if len(highs) else n + 1
     return Interval(low, ranked[rank - 1] if rank <= n else None)
+
+
+def share_difference(one: tuple[int, int], two: tuple[int, int]) -> Interval:
+    """Bounds of the second share minus the first, by Newcombe's method from Wilson's intervals.
+
+    Args:
+        one, two: how often it happened, of how many.
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = (_wilson(*side) for side in (one, two))
+    low = b - a - math.hypot(b - b_low, a_high - a)
+    return Interval(low, b - a + math.hypot(b_high - b, a - a_low))
+
+
+def _wilson(count: int, n: int) -> tuple[float, float, float]:
+    """A share and its bounds, by Wilson's score."""
+    share, scale = count / n, 1 + _Z**2 / n
+    middle = (share + _Z**2 / (2 * n)) / scale
+    half = _Z / scale * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n))
+    return share, min(share, middle - half), max(share, middle + half)
 
 
 def summarize(samples: Sequence[float]) -> Summary:

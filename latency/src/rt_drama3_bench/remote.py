@@ -55,6 +55,7 @@ def peer(
         result.notes.append("barge-in: the server had sent everything before an interruption")
     elif cut and not any(u.silent is not None for u in cut):
         result.notes.append("barge-in: this dialect has no answer to it; not measured")
+    judge_failures(result, [*spoken, *cut])
     _judge_continuity(result, "", spoken)
     judge_seams(result, spoken)
 
@@ -71,6 +72,14 @@ def client(
     with ServerProcess(model, step_mode, max_streams=1) as served:
         result.preparation["server ready"] = served.started
         peer(result, Endpoint(served.url, "native", rate=rate), times, barge_ins)
+
+
+def judge_failures(result: Result, records: Sequence[Recording]) -> None:
+    """Judges that no utterance failed, and keeps 0 or 1 of each for ``bench compare``."""
+    errors = [one.error for one in records if one.error is not None]
+    result.add("failed", "share", [float(one.error is not None) for one in records], minor=True)
+    detail = f"of {len(records)}" + (f", the first with: {errors[0]}" if errors else "")
+    result.verdicts.append(Verdict("utterances that failed", len(errors), 0, detail=detail))
 
 
 def judge_seams(result: Result, spoken: Sequence[Recording]) -> None:
@@ -222,10 +231,19 @@ def _ramp(
         records = asyncio.run(drive(due, lambda: make_client(patient), patient.timeout))
         found = judge_level(level, records)
         reached.append(found)
-        result.record(f"{level:g} {unit}: ", records, keep=400)
+        prefix = f"{level:g} {unit}: "
+        result.record(prefix, records, keep=400)
+        failed = [float(one.error is not None) for one in records]
+        result.add(f"{prefix}failed", "share", failed, minor=True)
         result.facts.setdefault("levels", []).append(found.__dict__ | {"holds": found.holds})
         if not found.holds and not levels:
             break
+    for number, one in enumerate(reached):
+        if levels or number == 0:  # a search for the limit ends at a level that does not hold
+            wrong = one.failed + one.stuttered + one.waited
+            detail = f"{one.failed} failed, {one.stuttered} with underruns, {one.waited} late"
+            name = f"{one.load:g} {unit}: share that went wrong"
+            result.verdicts.append(Verdict(name, wrong / one.asked, BROKEN, detail=detail))
     last = max((level.load for level in reached if level.holds), default=0)
     result.facts["pattern"] = pattern
     result.facts[f"{unit} that stay realtime"] = last

@@ -42,17 +42,19 @@ class RoundSample:
         figures: by the names of ``LIMITS``; what is unknown is left out.
         worst_ms: worst underrun of the round.
         failed: utterances that did not end as they should, and why.
+        asked: utterances, failed ones included.
     """
 
     at: float
     figures: dict[str, float] = field(default_factory=dict)
     worst_ms: float = 0.0
     failed: list[str] = field(default_factory=list)
+    asked: int = 0
 
 
 def sample_round(at: float, records: list[Recording], seen: Usage) -> RoundSample:
     """Summarises a round."""
-    found = RoundSample(at)
+    found = RoundSample(at, asked=len(records))
     good = [metrics.measure(record) for record in records if record.error is None]
     found.failed = [record.error for record in records if record.error is not None]
     found.worst_ms = max((m.underrun_worst_ms for m in good), default=0.0)
@@ -95,6 +97,8 @@ def judge(result: Result, rounds: list[RoundSample]) -> None:
         Verdict("continuity: worst underrun, ms", worst, TOLERATED, detail=since)
     )
     failed = [(one.at, why) for one in rounds for why in one.failed]
+    spoken = sum(one.asked for one in rounds) - len(failed)
+    result.add("failed", "share", [1.0] * len(failed) + [0.0] * spoken, minor=True)
     detail = f"first at {failed[0][0]:.0f} s: {failed[0][1]}" if failed else ""
     result.verdicts.append(Verdict("utterances that failed", len(failed), 0, detail=detail))
     result.facts["rounds"] = len(rounds)
