@@ -134,7 +134,7 @@ class Admission:
         """Gives slots: to streams that kept theirs, to those that play, then in order of asking.
 
         Returns:
-            The streams that may read their prompt now; the others are told their position.
+            The streams that may read their prompt now; the others get their position.
         """
         waiting.sort(key=lambda s: (s.slot.index < 0, s.turn.fresh, s.turn.asked))
         for position, stream in enumerate(waiting):

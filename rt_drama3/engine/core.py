@@ -309,22 +309,22 @@ class EngineCore:
     def _pace(self, stream: Stream) -> None:
         """Pauses a stream whose listener does not take its audio, ends it after the timeout."""
         now, config = self._clock(), self._config
-        untaken, limit = stream.untaken_seconds(), config.lead_limit
+        unread, limit = stream.unread_seconds(), config.lead_limit
         if stream.paused_since is None:
-            if untaken > limit:
-                stream.paused_since, stream.paused_at = now, untaken
+            if unread > limit:
+                stream.paused_since, stream.paused_at = now, unread
                 self.runner.step.activate(stream.slot.index, False)
-        elif untaken <= RESUME * limit:
+        elif unread <= RESUME * limit:
             stream.paused_since = None
             self.runner.step.activate(stream.slot.index, True)
-        elif untaken < stream.paused_at:
-            stream.paused_since, stream.paused_at = now, untaken
+        elif unread < stream.paused_at:
+            stream.paused_since, stream.paused_at = now, unread
         elif now - stream.paused_since > config.lead_timeout:
             self._end(
                 stream,
                 RequestError(
                     f"the listener took no audio for {config.lead_timeout:g} s (lead_timeout) "
-                    f"while {untaken:.1f} s were waiting; the stream was ended."
+                    f"while {unread:.1f} s were waiting; the stream was ended."
                 ),
             )
 

@@ -91,7 +91,7 @@ def batch_size(
     while 2 * size <= allowed and _covers(buffered, min(2 * size, allowed), step, costs):
         size *= 2
     if size < allowed < 2 * size and _covers(buffered, allowed, step, costs):
-        size = allowed  # a ceiling that is no power of two
+        size = allowed  # a ceiling that is not a power of two
     return max(size, floor)
 
 

@@ -154,7 +154,7 @@ class Durations:
 
     Attributes:
         prefill: reading prompts.
-        frames: steps that made its frames (shared with the streams beside it).
+        frames: steps that made its frames (shared with the other streams).
         codec: decoding.
     """
 
@@ -200,7 +200,7 @@ class SpeechSummary:
     text: str = ""
 
     def take(self) -> bytes:
-        """The take as an artefact, to go on from it or to edit it (see ``takes``).
+        """The take as an artefact, to continue or to edit it (see ``takes``).
 
         Raises:
             RequestError: nothing was spoken.
@@ -476,11 +476,11 @@ class Speech:
             self._notify()
 
     def count(self, pieces: int) -> None:
-        """Tells the client how many pieces its text has."""
+        """Reports to the client how many pieces its text has."""
         self._pieces = pieces
 
     def begin(self, text: str, first_frame: int) -> None:
-        """Tells the client which piece of its text comes next."""
+        """Reports to the client which piece of its text comes next."""
         self._segments.append((text, first_frame))
 
     # Taking events.
@@ -540,7 +540,7 @@ class Speech:
         if self._waiter is not None:
             loop, future = self._waiter
             self._waiter = None
-            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop was closed; no consumer waits
                 loop.call_soon_threadsafe(_resolve, future)
 
 

@@ -401,7 +401,7 @@ class Stream:
             return []
         return self.spoken[:1] + self.spoken[1:][-1:]
 
-    def untaken_seconds(self) -> float:
+    def unread_seconds(self) -> float:
         """Audio that was made and not taken by the listener."""
         return self.speech.unread_seconds + self.playout.undelivered_seconds()
 

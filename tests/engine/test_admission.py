@@ -1,4 +1,4 @@
-"""Who counts as a stream that speaks, who is refused, whose turn it is: on a simulated machine."""
+"""Which streams count, which are refused, whose turn it is: on a simulated machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine.simulation import FRAME, Machine
 Make = Callable[..., Machine]
 
 
-def test_silent_streams_keep_nobody_out(machine: Make) -> None:
+def test_silent_streams_keep_no_others_out(machine: Make) -> None:
     sim = machine(frames=20, max_streams=1, max_queue=1, max_silent=5)
     silent = [sim.open("", final=False) for _ in range(5)]
     speaking = [sim.open(), sim.open()]
@@ -90,7 +90,7 @@ def test_silent_streams_can_be_forbidden(machine: Make) -> None:
     assert sim.open("It has text. ", final=False) is not None
 
 
-def test_a_place_is_kept_while_somebody_listens(machine: Make) -> None:
+def test_a_place_is_kept_while_a_listener_reads(machine: Make) -> None:
     """What is made faster than it plays is heard long after it was made."""
     sim = machine(frames=200, max_streams=1, max_queue=0)
     answer = sim.open("", final=False)
@@ -103,7 +103,7 @@ def test_a_place_is_kept_while_somebody_listens(machine: Make) -> None:
     sim.open()
 
 
-def test_audio_that_nobody_took_keeps_its_place(machine: Make) -> None:
+def test_audio_that_was_not_read_keeps_its_place(machine: Make) -> None:
     sim = machine(frames=20, max_streams=1, max_queue=0)
     slow = sim.open("", final=False)
     chunks = sim.heard.pop(slow)  # takes nothing yet
@@ -184,7 +184,7 @@ def test_who_speaks_again_after_a_silence_is_admitted_by_the_load(machine: Make)
         sim.run(lambda bot=bot: sim.heard[bot] and sim.idle(bot))
     sim.rest(60)
     for bot in bots:
-        bot.push_text("And now everybody. ")
+        bot.push_text("And now all three. ")
     sim.run(lambda: all(sim.idle(bot) and len(sim.segments[bot]) == 2 for bot in bots))
     assert [sim.gap(bot, since=100) for bot in bots] == [0.0] * 4
 

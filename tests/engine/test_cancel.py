@@ -33,7 +33,7 @@ def test_after_cancel_at_most_one_more_frame_is_made(after: int) -> None:
         assert list(speech) == []
 
 
-def test_a_cancelled_streams_slot_is_free_at_once() -> None:
+def test_a_cancelled_streams_slot_is_free_immediately() -> None:
     with running(shared_drama(), max_streams=1) as engine:
         frames = Frames(engine)
         expected = codes_of(say(engine, "Another.", seed=3))
@@ -147,7 +147,7 @@ def test_a_cancelled_stream_does_not_wait_for_the_decoding_of_others(
         assert ended[0] < total
 
 
-def test_a_consumer_that_raises_disturbs_nobody() -> None:
+def test_a_consumer_that_raises_disturbs_no_others() -> None:
     with running(shared_drama()) as engine:
         expected = codes_of(say(engine, TEXT, seed=1, max_frames=30))
         other = say(engine, TEXT, seed=1, max_frames=30)
@@ -172,7 +172,7 @@ def test_a_listener_that_does_not_read_pauses_its_own_stream_alone() -> None:
         expected = heard(say(engine, TEXT, seed=1, max_frames=60))[1].codes
         deaf = say(engine, TEXT, seed=1, max_frames=60)
         until(lambda: deaf.unread_seconds > 0.5)
-        pcm, summary = heard(say(engine, TEXT, seed=2, max_frames=60))  # the others go on
+        pcm, summary = heard(say(engine, TEXT, seed=2, max_frames=60))  # the others continue
         assert summary.delivered == 60
         frame = 1 / shared_drama().codec.config.frame_rate
         made = frames.made[deaf]
@@ -213,7 +213,7 @@ def test_a_slow_listener_is_not_taken_for_one_that_never_reads() -> None:
 
 
 def test_frames_that_wait_for_a_slow_codec_count_as_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a long text would be made at full speed into a queue that nobody bounds."""
+    """Or a long text would be made at full speed into an unbounded queue."""
     drama = shared_drama()
     leave, decode = threading.Event(), drama.codec.decode_step
 

@@ -23,7 +23,7 @@ class Builder:
     """What is built so far, as the test says."""
 
     built: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # steps, codecs
-    died_of: str | None = None
+    cause: str | None = None
     obstacle: str | None = None
     waited_for: str | None = None
 
@@ -41,7 +41,7 @@ class Builder:
         return self.built == self.wanted
 
     def failure(self) -> str | None:
-        return self.died_of
+        return self.cause
 
     def start(self) -> None:
         self.started += 1
@@ -75,7 +75,7 @@ class Package:
 
 @pytest.fixture(autouse=True)
 def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("built", "died_of", "obstacle", "waited_for"):
+    for name in ("built", "cause", "obstacle", "waited_for"):
         monkeypatch.setattr(Builder, name, getattr(Builder, name))
     monkeypatch.setattr(module, "PackageBuilder", Builder)
     monkeypatch.setattr(module, "CompiledStep", Package)
@@ -91,7 +91,7 @@ def forms(mode: str = "auto", **settings: Any) -> CompiledForms:
 ALL = ((1, 2, 4), (1, 2, 4))
 
 
-def test_packages_that_are_there_are_used_at_once() -> None:
+def test_packages_that_are_there_are_used_immediately() -> None:
     Builder.built = ALL
     ready = forms()
     assert ready.mode == "compile"
@@ -155,16 +155,16 @@ def test_an_engine_changes_its_step_only_when_no_take_is_under_way() -> None:
         assert set(engine.core.costs.step) >= {1, 4}  # all measured again
 
 
-def test_a_failed_build_is_told_once_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_build_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     waiting = forms()
-    Builder.died_of = "g++ has no room"
+    Builder.cause = "g++ has no room"
     assert not waiting.update(idle=True)
     assert not waiting.update(idle=True)
     assert waiting.mode == "eager"
     assert caplog.text.count("g++ has no room") == 1
 
 
-def test_a_package_that_does_not_load_is_told_and_done_without(
+def test_a_package_that_does_not_load_is_logged_and_done_without(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -178,13 +178,13 @@ def test_a_package_that_does_not_load_is_told_and_done_without(
         forms("compile")
 
 
-def test_compile_waits_and_tells_why_it_cannot() -> None:
+def test_compile_waits_and_says_why_it_cannot() -> None:
     Builder.waited_for = "there is no C++ compiler; use step mode eager."
     with pytest.raises(ConfigError, match="no C"):
         forms("compile")
 
 
-def test_an_obstacle_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_obstacle_is_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     Builder.obstacle = "there is no C++ compiler"
     with caplog.at_level("INFO"):
         stays = forms("auto")

@@ -1,4 +1,4 @@
-"""The engine: what a stream says, alone and beside others, and how it is delivered."""
+"""The engine: what a stream says, alone and among others, and how it is delivered."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def test_takes_that_end_by_themselves_are_those_of_the_bare_step() -> None:
 
 
 def test_streams_side_by_side_say_what_each_says_alone(engine: Engine) -> None:
-    def takes(at_once: bool) -> list[np.ndarray]:
+    def takes(immediately: bool) -> list[np.ndarray]:
         speeches = []
         for number, text in enumerate(TEXTS):
             speeches.append(say(engine, text, seed=number, max_frames=12 + 3 * number))
-            if not at_once:
+            if not immediately:
                 speeches[-1].result(WAIT)
         return [codes_of(speech) for speech in speeches]
 
-    for alone, beside in zip(takes(False), takes(True), strict=True):
-        assert np.array_equal(alone, beside)
+    for alone, overlapped in zip(takes(False), takes(True), strict=True):
+        assert np.array_equal(alone, overlapped)
 
 
 def test_a_stream_does_not_mind_who_comes_and_goes(engine: Engine) -> None:
@@ -94,7 +94,7 @@ def test_a_stream_does_not_mind_who_comes_and_goes(engine: Engine) -> None:
     assert max(frames.batches) > 1
 
 
-def test_the_seed_is_told_and_gives_the_take_again(engine: Engine) -> None:
+def test_the_seed_is_reported_and_gives_the_take_again(engine: Engine) -> None:
     first = engine.open(SpeechRequest(TEXTS[0], max_frames=6)).result(WAIT)
     second = engine.open(SpeechRequest(TEXTS[0], max_frames=6)).result(WAIT)
     assert first.seed != second.seed
@@ -147,9 +147,9 @@ def test_chunks_join_without_a_gap(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("ceiling", [1, 3, 4, 16])
-@pytest.mark.parametrize("beside", [True, False], ids=["async", "inline"])
-def test_groups_change_nothing_but_their_size(ceiling: int, beside: bool) -> None:
-    with running(shared_drama(), codec_batch_frames=ceiling, codec_async=beside) as engine:
+@pytest.mark.parametrize("overlapped", [True, False], ids=["async", "inline"])
+def test_groups_change_nothing_but_their_size(ceiling: int, overlapped: bool) -> None:
+    with running(shared_drama(), codec_batch_frames=ceiling, codec_async=overlapped) as engine:
         speech = say(engine, TEXTS[0], max_frames=37)
         chunks = chunks_of(speech)
         codes = codes_of(speech)
@@ -187,7 +187,7 @@ def test_every_sample_comes_before_the_end(engine: Engine) -> None:
         assert sum(chunk.frames for chunk in speech) == summary.delivered == count
 
 
-def test_the_summary_tells_where_the_time_went(engine: Engine) -> None:
+def test_the_summary_shows_where_the_time_went(engine: Engine) -> None:
     durations = say(engine, TEXTS[0]).result(WAIT).durations
     assert min(durations.prefill, durations.frames, durations.codec) > 0
 

@@ -33,7 +33,7 @@ FRAMES = 25
 
 
 @contextmanager
-def beside_others(engine: Engine) -> Iterator[None]:
+def among_others(engine: Engine) -> Iterator[None]:
     """Two streams speak meanwhile, and one more afterwards; all must say what they should."""
     expected = [expected_codes(shared_drama(), OTHER, seed, FRAMES) for seed in (1, 2, 3)]
     speeches = [say(engine, OTHER, seed=seed, max_frames=FRAMES) for seed in (1, 2)]
@@ -81,7 +81,7 @@ def fails(speech: Speech, kind: type[RtDrama3Error], message: str) -> int:
 def test_a_bad_voice_ends_its_own_stream(
     settings: dict[str, Any], kind: type[RtDrama3Error], message: str
 ) -> None:
-    with running(shared_drama()) as engine, beside_others(engine):
+    with running(shared_drama()) as engine, among_others(engine):
         assert fails(say(engine, TEXT, **settings), kind, message) == 0
 
 
@@ -103,7 +103,7 @@ def test_nan_of_one_prompt_ends_that_stream_and_is_not_kept_as_a_voice() -> None
 
         engine.core.runner.prefill = poison  # type: ignore[method-assign]
         voice = {"references": [("Hm.", bad)]}
-        with beside_others(engine):
+        with among_others(engine):
             assert fails(say(engine, TEXT, **voice), DeviceError, "NaN or infinite.*frame 0") == 0
         poisoned[0] = False
         healed = say(engine, TEXT, **voice)
@@ -111,7 +111,7 @@ def test_nan_of_one_prompt_ends_that_stream_and_is_not_kept_as_a_voice() -> None
 
 
 def test_nan_in_mid_speech_ends_the_stream_after_its_good_frames() -> None:
-    with running(shared_drama()) as engine, beside_others(engine):
+    with running(shared_drama()) as engine, among_others(engine):
         frames = Frames(engine)
         speech = say(engine, TEXT, max_frames=None)
         stream = engine.core.streams[speech]
@@ -142,7 +142,7 @@ def test_a_slot_whose_numbers_went_bad_is_clean_for_the_next() -> None:
 
 
 def test_a_prompt_given_up_half_read_leaves_no_bad_numbers() -> None:
-    """Nobody has looked at them: the stream was cancelled before its first frame."""
+    """No one has read them: the stream was cancelled before its first frame."""
     with running(shared_drama(), max_streams=1) as engine:
         engine.core.prefill = lambda: False  # type: ignore[method-assign]
         speech = say(engine, TEXT)
@@ -185,7 +185,7 @@ def raising(error: Exception, when: Callable[..., bool], real: Callable[..., Any
 @pytest.mark.parametrize(
     "settings", [{"references": [("Hm.",)]}, {"references": ["a.wav"]}, {"history": [[1]]}]
 )
-def test_an_entry_that_is_no_pair_is_refused_at_once(settings: dict[str, Any]) -> None:
+def test_an_entry_that_is_not_a_pair_is_refused_immediately(settings: dict[str, Any]) -> None:
     with running(shared_drama()) as engine, pytest.raises(RequestError, match=r"pair \(text, "):
         say(engine, TEXT, **settings)
 
@@ -196,7 +196,7 @@ def test_memory_that_runs_out_in_prefill_ends_that_stream(caplog: pytest.LogCapt
         engine.core.runner.prefill = raising(  # type: ignore[method-assign]
             out, lambda slot, rows, start, *_: int(rows[0, 1]) == 9, engine.core.runner.prefill
         )
-        with beside_others(engine):
+        with among_others(engine):
             speech = say(engine, TEXT, references=[("Hm.", np.full((3, 100), 9))])
             fails(
                 speech,
@@ -206,9 +206,9 @@ def test_memory_that_runs_out_in_prefill_ends_that_stream(caplog: pytest.LogCapt
     assert "a stream failed" in caplog.text
 
 
-@pytest.mark.parametrize("beside", [True, False], ids=["async", "inline"])
+@pytest.mark.parametrize("overlapped", [True, False], ids=["async", "inline"])
 def test_a_codec_that_fails_ends_that_stream_and_leaves_no_hole(
-    beside: bool, monkeypatch: pytest.MonkeyPatch
+    overlapped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is heard of what comes after the missing batch."""
     drama = shared_drama()
@@ -228,7 +228,7 @@ def test_a_codec_that_fails_ends_that_stream_and_leaves_no_hole(
         return True
 
     broken = raising(RuntimeError("cuDNN"), once, drama.codec.decode_step)
-    with running(drama, codec_async=beside) as engine, beside_others(engine):
+    with running(drama, codec_async=overlapped) as engine, among_others(engine):
         frames = Frames(engine)
         until(lambda: len(frames.made) == 2, "the other streams")
         monkeypatch.setattr(drama.codec, "new_state", noted)
@@ -243,19 +243,19 @@ def test_a_codec_that_fails_ends_that_stream_and_leaves_no_hole(
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize("beside", [True, False], ids=["async", "inline"])
-def test_a_codec_that_fails_at_the_very_end_is_told_as_well(
-    beside: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("overlapped", [True, False], ids=["async", "inline"])
+def test_a_codec_that_fails_at_the_very_end_is_reported_as_well(
+    overlapped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine is done with the stream by then, which still lacks its last group."""
     drama = shared_drama()
     leave = threading.Event()
 
     def fail(*_: object) -> None:
-        assert not beside or leave.wait(WAIT)
+        assert not overlapped or leave.wait(WAIT)
         raise RuntimeError("cuDNN")
 
-    with running(drama, codec_async=beside) as engine:
+    with running(drama, codec_async=overlapped) as engine:
         monkeypatch.setattr(drama.codec, "decode_step", fail)
         speech = say(engine, TEXT, max_frames=1)
         until(lambda: not any(engine.streams().values()))
@@ -277,7 +277,7 @@ def test_an_error_of_the_checkpoint_keeps_its_kind(monkeypatch: pytest.MonkeyPat
         assert codes_of(say(engine, TEXT)).shape[1] == 8
 
 
-def test_the_first_failure_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_failure_is_the_one_that_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     drama = shared_drama()
     with running(drama, codec_async=False) as engine:
         errors = iter(RuntimeError(f"number {n}") for n in range(99))
@@ -314,8 +314,8 @@ def test_an_engine_that_fails_ends_everything_and_says_so(
     assert "the engine failed" in caplog.text
 
 
-def test_a_device_that_fails_when_a_slot_is_freed_leaves_nobody_waiting() -> None:
-    """The stream whose slot it was is told of it like the others."""
+def test_a_device_that_fails_when_a_slot_is_freed_leaves_no_stream_waiting() -> None:
+    """The stream whose slot it was gets it like the others."""
     with running(shared_drama(), max_streams=2) as engine:
         frames = Frames(engine)
         frames.hold()
@@ -332,7 +332,7 @@ def test_a_device_that_fails_when_a_slot_is_freed_leaves_nobody_waiting() -> Non
                 speech.result(WAIT)
 
 
-def test_a_device_that_fails_while_a_prompt_is_read_ahead_leaves_nobody_waiting() -> None:
+def test_a_device_that_fails_while_a_prompt_is_read_ahead_leaves_no_stream_waiting() -> None:
     """What was read ahead cannot be cleared away either."""
     with running(shared_drama(), prefill_block=16, context=4096, max_streams=2) as engine:
         long = "A sentence that is a bit longer, so that few of them fill a piece. " * 12

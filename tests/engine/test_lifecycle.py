@@ -105,7 +105,7 @@ def test_streams_that_would_not_stay_realtime_wait() -> None:
         ({"text": "<|im_end|>"}, "structure"),
     ],
 )
-def test_a_request_that_cannot_be_spoken_is_refused_at_once(
+def test_a_request_that_cannot_be_spoken_is_refused_immediately(
     engine: Engine, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(RequestError, match=message):
@@ -113,7 +113,7 @@ def test_a_request_that_cannot_be_spoken_is_refused_at_once(
     assert sum(engine.streams().values()) == 0
 
 
-def test_phases_are_told(engine: Engine) -> None:
+def test_phases_are_reported(engine: Engine) -> None:
     assert set(engine.streams()) == {"idle", "preparing", "waiting", "prefill", "speaking", "done"}
     until(lambda: not any(engine.streams().values()))
     frames = Frames(engine)
@@ -160,7 +160,7 @@ def test_close_while_a_prompt_is_being_prepared(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(drama.references, "codes", slow)
     with running(drama) as engine:
-        clip = [("Words.", b"audio")]  # references are prepared beside the device thread
+        clip = [("Words.", b"audio")]  # references are prepared in parallel with the device thread
         speech = say(engine, TEXTS[0], references=clip)
         second = say(engine, TEXTS[1], references=clip)
         assert entered.wait(WAIT)

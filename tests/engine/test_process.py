@@ -56,10 +56,10 @@ def test_a_drama_that_is_dropped_gives_threads_and_memory_back(speaking: bool) -
         gc.collect()
         return engine() is None and model() is None and own_threads() == before
 
-    until(gone, "letting go")
+    until(gone, "releasing it")
 
 
-def test_an_engine_that_was_closed_while_somebody_spoke_gives_its_memory_back() -> None:
+def test_an_engine_that_was_closed_while_a_stream_spoke_gives_its_memory_back() -> None:
     drama = new_drama()
     engine = Engine(drama.loaded, CONFIG)
     speech = say(engine, "Hello there.", max_frames=None)
@@ -72,7 +72,7 @@ def test_an_engine_that_was_closed_while_somebody_spoke_gives_its_memory_back() 
         gc.collect()
         return held() is None
 
-    until(gone, "letting go")
+    until(gone, "releasing it")
 
 
 def test_a_stream_outlives_the_drama_that_it_came_from() -> None:
@@ -123,7 +123,7 @@ def in_child() -> Callable[[Callable[[], object]], str]:
             try:
                 work()
                 message = "nothing was raised"
-            except BaseException as error:  # noqa: BLE001 - the child must not go on as a test run
+            except BaseException as error:  # noqa: BLE001 - the child must not continue as a test run
                 message = f"{type(error).__name__}: {error}"
             os.write(writing, message.encode())
             os._exit(0)
@@ -138,7 +138,7 @@ def in_child() -> Callable[[Callable[[], object]], str]:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_told_what_to_do(in_child: Callable[..., str]) -> None:
+def test_a_forked_child_is_refused_with_advice(in_child: Callable[..., str]) -> None:
     with Drama3(new_drama().loaded, CONFIG) as drama:
         speech = say(drama.engine, "Hello there.", max_frames=None)
         next(iter(speech))
@@ -162,7 +162,7 @@ def test_a_forked_child_is_told_what_to_do(in_child: Callable[..., str]) -> None
         assert drama.generate("Hello.", seed=0, max_frames=3).codes.shape[1] == 3
 
 
-def test_a_drama_that_is_loaded_here_is_no_concern_of_the_check() -> None:
+def test_a_drama_that_is_loaded_here_is_not_a_concern_of_the_check() -> None:
     with pytest.raises(DeviceError, match="belongs to process 1,"):
         check_process(1)
     check_process(os.getpid())
@@ -207,9 +207,9 @@ def test_the_rest_of_the_process_keeps_its_thread_count(three_threads: None) -> 
     assert torch.get_num_threads() == 3
 
 
-def test_a_drama_computes_with_the_threads_it_was_told(three_threads: None) -> None:
+def test_a_drama_computes_with_the_threads_it_was_given(three_threads: None) -> None:
     with rt_drama3.load(small_directory(), device="cpu", engine=CONFIG, threads=2) as drama:
-        assert counts(drama) == {1, 2}  # small decodes beside the step take one
+        assert counts(drama) == {1, 2}  # small decodes during the step take one
         assert torch.get_num_threads() == 3
 
 
@@ -224,7 +224,7 @@ def test_no_thread_at_all_is_refused() -> None:
 def test_a_thread_means_the_models_device_where_it_names_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a model on the second GPU, an event of the first would tell of nothing."""
+    """With a model on the second GPU, an event of the first would measure nothing."""
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     use_device(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Who is served when, on a simulated machine (see ``simulation``): gaps, prompts, fairness."""
+"""The order of streams, on a simulated machine (see ``simulation``): gaps, prompts, fairness."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_the_simulation_learns_what_things_cost(machine: Callable[..., Machine])
     assert costs.chunk.seconds == pytest.approx(0.06)  # of a whole block, before any request
 
 
-# Prefill beside running streams.
+# Prefill next to running streams.
 
 
-def test_a_newcomers_long_prompt_makes_nobody_wait(machine: Callable[..., Machine]) -> None:
+def test_a_newcomers_long_prompt_makes_no_stream_wait(machine: Callable[..., Machine]) -> None:
     sim = machine(frames=200)
     speaking = sim.open()
     sim.run(lambda: sim.heard[speaking])
@@ -44,7 +44,7 @@ def test_a_newcomers_long_prompt_makes_nobody_wait(machine: Callable[..., Machin
 
 
 @pytest.mark.parametrize("block", [0.01, 0.1, 0.4])
-def test_prompts_of_three_newcomers_make_nobody_wait(
+def test_prompts_of_three_newcomers_make_no_stream_wait(
     machine: Callable[..., Machine], block: float
 ) -> None:
     sim = machine(frames=150)
@@ -90,7 +90,7 @@ def test_a_paused_listener_forbids_nothing(machine: Callable[..., Machine]) -> N
     assert sim.clock.now - began < 2.0
 
 
-def test_a_newcomer_gets_in_where_nobody_is_realtime_any_more(
+def test_a_newcomer_gets_in_where_no_stream_is_realtime_any_more(
     machine: Callable[..., Machine],
 ) -> None:
     sim = machine(frames=400, admit_load=1.0)
@@ -167,10 +167,10 @@ def test_a_stream_that_waits_for_text_holds_no_slot(machine: Callable[..., Machi
     assert len(talker.result(0).segments) == 2
 
 
-def test_a_stream_that_had_nothing_to_say_for_a_while_starts_its_clock_anew(
+def test_a_stream_that_had_nothing_to_say_for_a_while_starts_its_clock_again(
     machine: Callable[..., Machine],
 ) -> None:
-    """Its player ran dry because there was no text: that is no debt to be paid off for ever."""
+    """Its player ran dry because there was no text: that is not a debt to be paid off for ever."""
     sim = machine(frames=100)
     talker = sim.open("", final=False)
     talker.push_text("Hello. ")
@@ -180,7 +180,7 @@ def test_a_stream_that_had_nothing_to_say_for_a_while_starts_its_clock_anew(
     talker.finish()
     sim.run(lambda: sim.heard[talker][-1].first_frame >= 102)
     assert 0 <= sim.stream(talker).playout.buffered(sim.clock.now) < 1.0
-    newcomer = sim.open(references=LONG_VOICE)  # its prompt may be read beside it
+    newcomer = sim.open(references=LONG_VOICE)  # its prompt may be read meanwhile
     sim.run(lambda: talker.ended)
     assert sim.heard[newcomer]
     assert sim.gap(talker, since=100) == 0
@@ -252,14 +252,14 @@ def test_the_lead_is_bounded_by_what_the_listener_takes(machine: Callable[..., M
         sim.turn()
         while taken < sim.clock.now - began and speech.unread_seconds:  # as fast as it plays
             taken += next(chunks).seconds
-        made.append(sim.stream(speech).untaken_seconds())
+        made.append(sim.stream(speech).unread_seconds())
     assert max(made) < 2.0 + 5 * FRAME
-    assert min(made[len(made) // 2 :]) > 1.0  # and it goes on in good time
+    assert min(made[len(made) // 2 :]) > 1.0  # and it continues in good time
     assert sim.stream(speech).phase is Phase.SPEAKING
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nobody_hears_a_gap_whoever_comes_when(machine: Callable[..., Machine], seed: int) -> None:
+def test_no_listener_hears_a_gap(machine: Callable[..., Machine], seed: int) -> None:
     """Random arrivals, voices, lengths, cancellations and costs.
 
     What the pieces to come will have to read is only estimated (here a letter is a token, and a
@@ -315,7 +315,7 @@ def test_a_piece_that_ends_under_a_pause_hands_no_pause_on(machine: Callable[...
     assert frames == speech.result(0).codes.shape[1] > 60
 
 
-def test_the_first_failure_of_a_stream_is_the_one_that_is_told(
+def test_the_first_failure_of_a_stream_is_the_one_that_is_reported(
     machine: Callable[..., Machine],
 ) -> None:
     sim = machine()

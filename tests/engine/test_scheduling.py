@@ -130,7 +130,7 @@ def test_batches_grow_by_doubling_to_the_ceiling() -> None:
     ("ceiling", "sizes"),
     [(3, [1, 2, 3, 3]), (5, [1, 2, 4, 5, 5]), (6, [1, 2, 4, 6, 6]), (12, [1, 2, 4, 8, 12, 12])],
 )
-def test_a_ceiling_that_is_no_power_of_two_is_reached(ceiling: int, sizes: list[int]) -> None:
+def test_a_ceiling_that_is_not_a_power_of_two_is_reached(ceiling: int, sizes: list[int]) -> None:
     assert grow(10.0, ceiling, len(sizes)) == sizes
 
 
@@ -179,7 +179,7 @@ def test_more_audio_never_makes_a_smaller_batch(
 # Prefill and admission.
 
 
-def test_prefill_runs_when_nobody_is_playing() -> None:
+def test_prefill_runs_when_no_stream_is_playing() -> None:
     assert may_prefill([], chunk=100.0, step=1.0, decode=1.0)
 
 
@@ -191,7 +191,7 @@ def test_one_short_buffer_forbids_prefill() -> None:
 
 
 @given(buffers=st.lists(st.floats(-1, 3)), chunk=seconds, step=seconds, decode=seconds)
-def test_nobody_runs_dry_during_a_block(
+def test_no_stream_runs_dry_during_a_block(
     buffers: list[float], chunk: float, step: float, decode: float
 ) -> None:
     allowed = may_prefill(buffers, chunk, step, decode)
@@ -220,5 +220,5 @@ def test_load_grows_with_the_streams(streams: int, step: float, decode: float) -
     assert load_with(streams, known, 0.05, True) <= load_with(streams, known, 0.05, False)
 
 
-def test_load_without_any_measurement_lets_everybody_in() -> None:
+def test_load_without_any_measurement_lets_all_in() -> None:
     assert load_with(99, Costs(), 0.05, overlapped=True) == 0.0

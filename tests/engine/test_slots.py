@@ -28,7 +28,7 @@ def test_a_stream_of_one_row_makes_way() -> None:
     assert plan_pair(["g", "g", None, "a", None]) == Plan(2, (3, 4))
 
 
-def test_less_than_two_free_slots_are_no_pair() -> None:
+def test_less_than_two_free_slots_are_not_a_pair() -> None:
     assert plan_pair([]) is plan_pair([None]) is plan_pair(["a", None, "b"]) is None
 
 
@@ -48,7 +48,7 @@ def test_pairs_are_whole_and_found_whatever_came_and_went(
         plan = plan_pair(slots) if guided else plan_single(slots)
         if plan is None:
             assert free < 1 + guided
-            if alive:  # somebody leaves
+            if alive:  # a stream leaves
                 leaving = alive.pop(number % len(alive))
                 slots = [None if holder is leaving else holder for holder in slots]
             continue

@@ -210,8 +210,8 @@ def test_a_cancelled_consumer_leaves_the_stream_usable() -> None:
     assert asyncio.run(scenario(), debug=True) == [0]
 
 
-@pytest.mark.parametrize("tell", ["put", "end", "cancel"])
-def test_a_closed_event_loop_is_none_of_the_engines_business(tell: str) -> None:
+@pytest.mark.parametrize("step", ["put", "end", "cancel"])
+def test_a_closed_event_loop_is_ignored(step: str) -> None:
     speech, _ = new_speech()
 
     async def start() -> None:
@@ -224,10 +224,10 @@ def test_a_closed_event_loop_is_none_of_the_engines_business(tell: str) -> None:
         "put": lambda: speech.put(chunk(0)),
         "end": lambda: speech.end(summary()),
         "cancel": speech.cancel,
-    }[tell]()
+    }[step]()
 
 
-def test_a_loop_that_closes_at_the_worst_moment_harms_nobody() -> None:
+def test_a_loop_that_closes_at_the_worst_moment_harms_no_others() -> None:
     """It still looks open, and refuses the call: the engine's thread must not feel it."""
     speech, _ = new_speech()
 
@@ -413,7 +413,7 @@ def test_an_error_comes_after_what_was_delivered(consume: Callable[[Speech], obj
     with pytest.raises(RequestError, match="too long"):
         next(taken)
     with pytest.raises(RequestError, match="too long"):
-        consume(speech)  # and again, whoever asks
+        consume(speech)  # and again, for every caller
     with pytest.raises(RequestError, match="too long"):
         speech.result(0)
 

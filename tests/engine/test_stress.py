@@ -1,4 +1,4 @@
-"""Many clients in many threads doing everything at once: every stream must end, and end right."""
+"""Many clients in many threads in parallel: every stream must end, and end right."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Client(threading.Thread):
             for _ in range(self.rounds):
                 with suppress(Overloaded):
                     self.rng.choice(acts)()
-        except BaseException as problem:  # noqa: BLE001 - told by the test's thread
+        except BaseException as problem:  # noqa: BLE001 - raised by the test's thread
             self.problem = problem
 
     def pick(self) -> tuple[str, int]:
@@ -109,12 +109,12 @@ class Client(threading.Thread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beside", [True, False], ids=["async", "inline"])
-def test_everything_at_once(beside: bool) -> None:
+@pytest.mark.parametrize("overlapped", [True, False], ids=["async", "inline"])
+def test_everything_concurrently(overlapped: bool) -> None:
     for text in TEXTS:
         for seed in range(4):
             expected_codes(ending_drama(), text, seed, MOST)
-    with running(ending_drama(), max_streams=3, max_queue=4, codec_async=beside) as engine:
+    with running(ending_drama(), max_streams=3, max_queue=4, codec_async=overlapped) as engine:
         clients = [Client(engine, seed, rounds=12) for seed in range(6)]
         for client in clients:
             client.start()
@@ -133,7 +133,7 @@ def test_everything_at_once(beside: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_closing_in_the_middle_of_it(seed: int) -> None:
-    """Whatever clients do just then, close returns, and nobody waits for ever."""
+    """Whatever clients do just then, close returns, and no client waits for ever."""
     stop, problems = threading.Event(), list[Exception]()
 
     def busy(engine: Engine, act: Callable[[], None]) -> None:
@@ -142,7 +142,7 @@ def test_closing_in_the_middle_of_it(seed: int) -> None:
                 act()
             except (Overloaded, RequestError):
                 return
-            except Exception as error:  # noqa: BLE001 - told by the test's thread
+            except Exception as error:  # noqa: BLE001 - raised by the test's thread
                 if "closed" not in str(error):
                     problems.append(error)
                 return

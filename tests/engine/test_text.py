@@ -69,7 +69,7 @@ def test_the_first_sentence_is_heard_before_the_second_is_known() -> None:
 
 
 def test_how_text_arrives_does_not_change_the_take() -> None:
-    """The same pieces are the same take, whoever waited for whom."""
+    """The same pieces are the same take, whichever waited for the other."""
     with running(ending_drama()) as engine:
         takes = []
         for parts in (["One. Two. Three. "], list("One. Two. Three. ")):
@@ -187,7 +187,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         return real(self, text, references, history, **more)
 
     monkeypatch.setattr(PromptBuilder, "build", build)
-    # What is read ahead is no prompt.
+    # What is read ahead is not a prompt.
     monkeypatch.setattr(engine_prompts.PromptPreparer, "opening", lambda *args: args[-1].rows)
     return built
 
@@ -271,7 +271,7 @@ def test_a_text_cut_by_its_own_limits_is_not_complete(monkeypatch: pytest.Monkey
         assert not summary.complete
 
 
-def test_the_noise_of_a_take_goes_on_over_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_of_a_take_continues_over_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second piece draws with the noise of its frame in the take, not that of frame 0."""
     monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 5)
     with running(shared_drama()) as engine:

@@ -55,7 +55,7 @@ def test_sentences_are_pieces_once_the_next_begins() -> None:
         intake.push(part)
     assert pieces(intake) == ["Hello there."]
     intake.push(" you?")
-    assert pieces(intake) == []  # it may go on: you?!
+    assert pieces(intake) == []  # it may continue: you?!
     intake.push(" ")
     assert pieces(intake) == ["How are you?"]
     intake.finish()
@@ -230,7 +230,7 @@ def test_a_long_turn_without_an_end_keeps_its_speaker() -> None:
 
 
 def test_text_that_is_pushed_for_hours_costs_the_same_every_time() -> None:
-    """Each push looks at the open sentence alone, never at everything before."""
+    """Each push reads the open sentence alone, never at everything before."""
     intake = TextIntake()
     part = "word " * 10
 

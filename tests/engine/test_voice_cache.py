@@ -86,7 +86,7 @@ def test_the_limit_holds_whatever_comes(puts: list[tuple[str, int]]) -> None:
     assert len(found) == len(cache)
 
 
-def test_keys_tell_system_blocks_apart() -> None:
+def test_keys_distinguish_system_blocks() -> None:
     rows = np.arange(12, dtype=np.int64).reshape(4, 3)
     assert voice_key(rows) == voice_key(rows.copy())
     assert voice_key(rows[:2]) == voice_key(np.ascontiguousarray(rows[:2]))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -42,13 +41,6 @@ FOREIGN = re.compile(
 )
 INSTEAD = list(PHRASES.values())
 
-# What is still to be rewritten, by room. These numbers only fall.
-KNOWN: dict[str, int] = {
-    "rt_drama3/engine": 95,
-    "tests/aot": 1,
-    "tests/engine": 90,
-}
-
 
 def findings(*paths: str) -> Iterator[tuple[Passage, re.Match[str]]]:
     for passage in passages():
@@ -66,17 +58,9 @@ def shown(passage: Passage, match: re.Match[str]) -> str:
     return f"{passage.path}:{line}: {match[0].strip()!r} in «{around}»; write: {instead}"
 
 
-def room_of(path: str) -> str:
-    return "training" if path.startswith("training/") else "/".join(path.split("/")[:2])
-
-
 def test_words_foreign_to_the_field_do_not_come_back() -> None:
     found = list(findings())
-    count = Counter(room_of(passage.path) for passage, _ in found)
-    over = {room for room in count if count[room] > KNOWN.get(room, 0)}
-    assert not over, "\n".join(
-        shown(passage, match) for passage, match in found if room_of(passage.path) in over
-    )
+    assert not found, "\n".join(shown(passage, match) for passage, match in found)
 
 
 @pytest.mark.parametrize(
