@@ -21,7 +21,7 @@ from rt_drama3.server import access, origins
 from rt_drama3.server.http.requests import read_body, reports_errors, request_id, service_of
 from rt_drama3.server.monitor.broadcaster import Broadcaster
 from rt_drama3.server.service import Service
-from rt_drama3.server.ws.admission import admission
+from rt_drama3.server.ws.admission import admit
 from rt_drama3.server.ws.outbox import REPLY_BYTES, Outbox
 
 log = logging.getLogger("rt_drama3.server")
@@ -36,12 +36,15 @@ async def listen(websocket: WebSocket) -> None:
     service: Service = websocket.app.state.service
     broadcaster = service.broadcaster
     assert broadcaster is not None  # otherwise there is no such route
-    async with admission(websocket, ROUTE, origins.check_listener) as name:
+
+    async def serve(name: str) -> None:
         options = ListenOptions.read(
             websocket.query_params, service.facts, service.config.sink_mode
         )
         await websocket.accept(access.subprotocol(websocket), [(b"x-request-id", name.encode())])
         await Listener(service, broadcaster, websocket, options, name).run()
+
+    await admit(websocket, ROUTE, origins.check_listener, serve)
 
 
 class Listener:

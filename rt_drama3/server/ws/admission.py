@@ -1,10 +1,9 @@
-"""admission: the checks before a WebSocket is accepted, on every route."""
+"""admit: the checks before a WebSocket is accepted, on every route."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -20,11 +19,13 @@ log = logging.getLogger("rt_drama3.server")
 CheckOrigin = Callable[[ServerConfig, str | None, str | None], None]
 
 
-@asynccontextmanager
-async def admission(
-    websocket: WebSocket, route: str, check_origin: CheckOrigin
-) -> AsyncIterator[str]:
-    """Admits a WebSocket and counts it while it lasts; yields its id.
+async def admit(
+    websocket: WebSocket,
+    route: str,
+    check_origin: CheckOrigin,
+    serve: Callable[[str], Awaitable[None]],
+) -> None:
+    """Admits a WebSocket, and counts it while ``serve`` runs with its id.
 
     An error before it is accepted becomes the response to the handshake.
     """
@@ -37,7 +38,7 @@ async def admission(
         service.check_ready()
         address = websocket.client.host if websocket.client else ""
         with service.access.connection(address, route):
-            yield name
+            await serve(name)
     except RtDrama3Error as error:
         status, body = fish_error(error, name)
         service.metrics.errors.labels(as_refused(error).code).inc()

@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket
 from rt_drama3.protocol import FishLiveSession, NativeSession, Session
 from rt_drama3.server import access, origins
 from rt_drama3.server.service import Service
-from rt_drama3.server.ws.admission import admission
+from rt_drama3.server.ws.admission import admit
 from rt_drama3.server.ws.connection import LiveConnection
 
 
@@ -37,10 +37,12 @@ async def tts_live(websocket: WebSocket) -> None:
 async def _serve(
     websocket: WebSocket, service: Service, route: str, make: Callable[[], Session[Any]]
 ) -> None:
-    async with admission(websocket, route, origins.check_handshake) as name:
+    async def serve(name: str) -> None:
         idle = f"{service.limits.idle_seconds:g}".encode()
         headers = [(b"x-request-id", name.encode()), (b"x-idle-seconds", idle)]
         await websocket.accept(access.subprotocol(websocket), headers)
         connection = LiveConnection(service, websocket, make(), route, name)
         with service.drain.conversation(connection):
             await connection.run()
+
+    await admit(websocket, route, origins.check_handshake, serve)
