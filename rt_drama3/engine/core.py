@@ -244,14 +244,6 @@ class EngineCore:
         for stream in left:  # their slots stay as they are: a device that failed cannot free them
             self._report_end(stream, None if stream.cancelled else end)
 
-    def resting(self, speech: Speech) -> bool:
-        """See ``Speech.resting``."""
-        stream = self.streams.get(speech)
-        if stream is None:
-            return False
-        idle = stream.phase is Phase.IDLE and stream.text.empty
-        return idle and stream.playout.delivered == stream.playout.codec.submitted
-
     def _check_open(self, request: SpeechRequest) -> None:
         if (failure := self.new_failure()) is not None:
             raise failure
@@ -434,7 +426,7 @@ class EngineCore:
         if stream.codes:
             stream.spoken.append((stream.segments[-1][0], np.stack(stream.codes, 1)))
             stream.codes = []
-        now = stream.idle_since = self._clock()
+        now = self._clock()
         with self._lock:  # text may come just now
             self.admission.want(stream, now + stream.playout.unheard(now))
         if stream.text.empty:

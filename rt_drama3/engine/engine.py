@@ -6,7 +6,6 @@ decisions are in ``scheduling``, and what a client holds of a stream is in ``spe
 
 from __future__ import annotations
 
-import time
 import weakref
 
 from rt_drama3.engine.config import EngineConfig
@@ -16,8 +15,6 @@ from rt_drama3.engine.stream import Phase
 from rt_drama3.engine.thread import DeviceThread
 from rt_drama3.errors import DeviceError
 from rt_drama3.loading import LoadedModel
-
-PAUSE_SECONDS = 2.0
 
 
 class Engine:
@@ -64,14 +61,6 @@ class Engine:
     def normalize_guidance(self, request: SpeechRequest) -> SpeechRequest:
         """See ``EngineCore.normalize_guidance``."""
         return self.core.normalize_guidance(request)
-
-    def silent(self, speech: Speech) -> bool:
-        """Whether all of a stream was taken, and no text came for longer than answers pause."""
-        stream = self.core.streams.get(speech)
-        if stream is None or not speech.resting or stream.text.begun() or speech.unread_seconds:
-            return False
-        rested = max(stream.accepted, stream.idle_since)
-        return time.monotonic() - rested >= PAUSE_SECONDS
 
     @property
     def step_mode(self) -> str:

@@ -288,9 +288,6 @@ class SpeechOwner(Protocol):
     def consumed(self) -> None:
         """A listener took audio; a paused stream may continue."""
 
-    def resting(self, speech: Speech) -> bool:
-        """Whether all text was spoken and delivered."""
-
 
 class Speech:
     """One stream, as its client holds it. Every method is thread-safe and returns immediately.
@@ -306,6 +303,7 @@ class Speech:
 
     Attributes:
         waited_for: the reason of the latest ``Queued``, empty if it never had to wait.
+        pieces: segments known when the latest one began.
     """
 
     def __init__(self, owner: SpeechOwner, request: SpeechRequest, keep: object = None) -> None:
@@ -320,10 +318,8 @@ class Speech:
         self._error: RtDrama3Error | None = None
         self._ended = False
         self._cancelled = False
-        self._position: int | None = None
         self.waited_for = ""
-        self._pieces = 0
-        self._segments: list[tuple[str, int]] = []
+        self.pieces = 0
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
     # What the client calls.
@@ -357,21 +353,6 @@ class Speech:
         self._owner.cancel(self)
 
     @property
-    def queue_position(self) -> int | None:
-        """How many streams wait in front of this one; None once it speaks."""
-        return self._position
-
-    @property
-    def pieces(self) -> int:
-        """Pieces of text known so far, spoken or not."""
-        return self._pieces
-
-    @property
-    def segments(self) -> tuple[tuple[str, int], ...]:
-        """The pieces of text begun so far, each with the frame it begins at."""
-        return tuple(self._segments)
-
-    @property
     def ended(self) -> bool:
         """Whether the engine is done with it; chunks may still wait to be taken."""
         return self._ended
@@ -385,11 +366,6 @@ class Speech:
     def unread_seconds(self) -> float:
         """Audio delivered but not taken."""
         return self._unread
-
-    @property
-    def resting(self) -> bool:
-        """Whether it waits for text: all that can be spoken was spoken and delivered."""
-        return not self._ended and self._owner.resting(self)
 
     def events(self) -> Events:
         """Everything that happens to the stream, for ``for`` or ``async for``.
@@ -452,7 +428,9 @@ class Speech:
             if isinstance(event, Queued | Idle) and type(latest) is type(event):
                 self._events.pop()  # it was not read in time; the new one replaces it
             if isinstance(event, Queued):
-                self._position, self.waited_for = event.position, event.reason
+                self.waited_for = event.reason
+            elif isinstance(event, Segment):
+                self.pieces = event.known
             elif isinstance(event, Audio):
                 self._unread += event.seconds
             self._events.append(event)
@@ -462,7 +440,6 @@ class Speech:
     def admitted(self) -> None:
         """The wait is over; a ``Queued`` that was not read yet is withdrawn."""
         with self._changed:
-            self._position = None
             if self._events and isinstance(self._events[-1], Queued):
                 self._events.pop()
 
@@ -472,16 +449,7 @@ class Speech:
             if self._ended:
                 return
             self._summary, self._error, self._ended = summary, error, True
-            self._position = None
             self._notify()
-
-    def count(self, pieces: int) -> None:
-        """Reports to the client how many pieces its text has."""
-        self._pieces = pieces
-
-    def begin(self, text: str, first_frame: int) -> None:
-        """Reports to the client which piece of its text comes next."""
-        self._segments.append((text, first_frame))
 
     # Taking events.
 

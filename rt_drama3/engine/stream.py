@@ -264,7 +264,6 @@ class Stream:
         epoch: counts segments, to recognise late results of an earlier one.
         held: a code-0 frame, and when it was sampled; dropped if eos follows.
         busy: it had something to speak since its latest ``Idle`` event.
-        idle_since: when its latest segment was finished.
         paused_since, paused_at: while paused, when its listener last took audio, and how many
             seconds were left to take then.
         complete: no segment was cut by a limit.
@@ -299,7 +298,6 @@ class Stream:
     epoch: int = 0
     held: tuple[Codes, float] | None = None
     busy: bool = False
-    idle_since: float = -math.inf
     paused_since: float | None = None
     paused_at: float = 0.0
     complete: bool = True

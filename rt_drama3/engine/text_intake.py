@@ -133,10 +133,6 @@ class TextIntake:
         flushed, self._flushed = self._flushed, False
         return flushed
 
-    def begun(self) -> bool:
-        """Whether it holds the beginning of a sentence."""
-        return bool(self._growing.strip())
-
     def _flush(self) -> None:
         text, self._growing = self._growing, ""
         self._add(check_part(text))

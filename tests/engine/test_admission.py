@@ -168,7 +168,7 @@ def test_a_silent_stream_that_speaks_queues_like_a_newcomer(machine: Make) -> No
     speaking = sim.open()
     sim.run(lambda: sim.heard[speaking])
     waiting = [sim.open(), sim.open()]
-    sim.run(lambda: waiting[1].queue_position == 1)
+    sim.run(lambda: sim.position(waiting[1]) == 1)
     for late in (old, older):
         late.push_text("I come last. ")
     sim.run(lambda: sim.position(older) is not None)
@@ -247,5 +247,5 @@ def test_a_flush_after_a_silence_queues_like_a_newcomer(machine: Make) -> None:
     sim.run(lambda: sim.position(newcomer) == 0)
     half[0].flush()
     half[1].finish()
-    sim.run(lambda: half[1].queue_position is not None)
+    sim.run(lambda: sim.position(half[1]) is not None)
     assert [sim.position(s) for s in (newcomer, *half[:2])] == [0, 1, 2]

@@ -440,15 +440,11 @@ def test_nothing_is_delivered_after_the_end() -> None:
     assert list(speech) == []
 
 
-def test_ended_and_queue_position() -> None:
+def test_ended() -> None:
     speech, _ = new_speech()
     assert not speech.ended
-    assert speech.queue_position is None
-    speech.put(Queued(3, "load"))
-    assert speech.queue_position == 3
     speech.end(summary())
     assert speech.ended
-    assert speech.queue_position is None
 
 
 def test_result_waits_no_longer_than_asked() -> None:

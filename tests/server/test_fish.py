@@ -176,7 +176,12 @@ def spoken_frames(place: Place, pieces: int) -> int:
     streams = place.engine.core.streams
     until(lambda: streams, "the stream")
     stream = next(iter(streams.values()))
-    until(lambda: len(stream.segments) == pieces and stream.speech.resting, "coming to rest")
+
+    def at_rest() -> bool:
+        spoken = len(stream.segments) == pieces and stream.phase.name == "IDLE"
+        return spoken and not stream.playout.undelivered_seconds()
+
+    until(at_rest, "coming to rest")
     return stream.playout.delivered
 
 
