@@ -39,7 +39,7 @@ def test_noise_is_reported() -> None:
     jumpy = judge(Machine(2.0, 3.0).calibrate(), Machine(2.0).calibrate())
     assert jumpy.noisy
     assert "1.50-fold before" in jumpy.reasons[0]
-    assert jumpy.floor == pytest.approx(0.5)
+    assert jumpy.floor == pytest.approx(0.2)  # the median moves by less than single turns
     robbed = judge(Machine(2.0).calibrate(), Machine(2.0, share=0.6).calibrate())
     assert "40 % of the core after" in robbed.reasons[0]
     slower = judge(Machine(2.0).calibrate(), Machine(2.5).calibrate())

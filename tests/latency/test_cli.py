@@ -106,6 +106,11 @@ def test_compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert worse.exit_code == 1
     assert runner.invoke(app, ["bench", "compare", two, one, "--check"]).exit_code == 0
     assert runner.invoke(app, ["bench", "compare", one, one, "--check"]).exit_code == 0
+    assert worse.output.count("http://h, dialect native") == 2
+    files[1].write_text(Result("load").as_json())
+    refused = runner.invoke(app, ["bench", "compare", one, two])
+    assert refused.exit_code == 1
+    assert refused.output.startswith("error: the runs are of different scenarios, peer and load")
 
 
 def test_invalid_options_are_refused_before_anything_runs(

@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from rt_drama3_bench import budget_table, plots, report, runner, tables
-from rt_drama3_bench.calibration import Noise
+from rt_drama3_bench.calibration import Calibration, Noise, judge
 from rt_drama3_bench.compare import compare, show
 from rt_drama3_bench.errors import BenchError
+from rt_drama3_bench.estimates import Interval
 from rt_drama3_bench.metrics import Arrival, Recording
 from rt_drama3_bench.result import Result, Series, Verdict, read
 
@@ -144,12 +145,62 @@ def test_higher_may_be_better_and_nothing_may_be_neither() -> None:
 def test_a_noisy_machine_hides_small_differences() -> None:
     before, after = run(slow=normal(10)), run(slow=normal(12, seed=1))
     after.noise = Noise(True, 0.5, ["it rattles"])
-    assert words(before, after)["slow", 0.5] == "same"
+    assert words(before, after)["slow", 0.5] == "cannot tell"
+    assert words(before, run(slow=normal(10, seed=1)))["slow", 0.5] == "same"
 
 
 def test_few_samples_prove_nothing() -> None:
-    assert words(run(x=[1.0, 1.1]), run(x=[9.0, 9.1]))["x", 0.5] == "too few samples"
+    assert words(run(x=[1.0, 1.1]), run(x=[9.0, 9.1]))["x", 0.5] == "cannot tell"
     assert words(run(x=[0.0] * 9), run(x=[0.0] * 9))["x", 0.5] == "same"
+
+
+def test_a_clear_difference_is_not_hidden_by_restless_turns_of_the_processor() -> None:
+    before, after = run(first=normal(120, 25)), run(first=normal(132, 25, seed=1))
+    for one, spread in ((before, 1.12), (after, 3.33)):
+        calm = Calibration(100, 1.0, 1.05, spread, spread, 0.97)
+        one.noise = judge(calm, calm)
+    assert after.noise is not None
+    assert after.noise.noisy
+    assert words(before, after)["first", 0.5] == "worse"
+    after.noise = Noise(True, 2.33, ["the machine's speed changed by 233 % during the run"])
+    assert words(before, after)["first", 0.5] == "cannot tell"
+
+
+def test_a_wide_interval_around_no_difference_is_unknown() -> None:
+    wide = [40.0, 60.0, 80.0, 100.0, 120.0, 140.0, 160.0]
+    assert words(run(x=wide), run(x=[one + 1 for one in wide]))["x", 0.5] == "cannot tell"
+
+
+def test_ratios_of_values_near_zero_are_not_printed() -> None:
+    before = run(late=[0.01] * 9, lead=[-300.0] * 9, first=[100.0] * 9)
+    changes = compare(before, run(late=[4.0] * 9, lead=[20.0] * 9, first=[150.0] * 9))
+    ratios = {one.name: (one.ratio, one.ratio_interval) for one in changes}
+    nothing = (None, Interval(None, None))
+    assert ratios == {"late": nothing, "lead": nothing, "first": (1.5, Interval(1.5, 1.5))}
+    out = Console(record=True, width=140)
+    show(before, before, changes, out)
+    text = out.export_text()
+    assert "400.0" not in text
+    assert "?" not in text
+
+
+def test_runs_that_have_nothing_to_compare_are_refused() -> None:
+    with pytest.raises(BenchError, match="different scenarios, peer and load"):
+        compare(run(x=normal(1)), Result("load"))
+    with pytest.raises(BenchError, match="no figure in common"):
+        compare(run(x=normal(1)), run(y=normal(1)))
+
+
+def test_a_comparison_names_the_servers_without_their_passwords() -> None:
+    before, after = run(x=normal(1)), run(x=normal(1))
+    before.arguments = {"url": "http://me:secret@one:1", "dialect": "openai", "voice": "alloy"}
+    after.arguments = {"url": "http://two:2", "dialect": "native", "model": None}
+    out = Console(record=True, width=60)
+    show(before, after, compare(before, after), out)
+    text = out.export_text()
+    assert "http://one:1, dialect openai, voice alloy" in text
+    assert "http://two:2, dialect native" in text
+    assert "secret" not in text
 
 
 def test_comparison_and_tables_are_printed() -> None:

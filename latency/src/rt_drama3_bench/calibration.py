@@ -49,7 +49,7 @@ class Noise:
 
     Attributes:
         noisy: whether the figures are unreliable.
-        floor: smallest relative difference between two runs that counts.
+        floor: by how much the machine alone may shift a median, relative to it.
         reasons: in words.
     """
 
@@ -114,7 +114,7 @@ def judge(
     drift = abs(after.p50_ms - before.p50_ms) / before.p50_ms if before.p50_ms > 0 else 0.0
     if drift > DRIFT:
         reasons.append(f"the machine's speed changed by {100 * drift:.0f} % during the run")
-    floor = max(0.02, drift, *(c.spread - 1 for c in (before, after)))
+    floor = max(0.02, drift)  # the spread of single turns is in the samples of the run as well
     return Noise(bool(reasons), floor, reasons)
 
 

@@ -1,8 +1,9 @@
-"""Two runs compared: what got better or worse beyond noise.
+"""Two runs compared: what got better or worse beyond noise, what is the same, and what is unknown.
 
-A difference counts when the bootstrap's interval of the ratio of two medians (and, of enough
-samples, of two 95th percentiles) leaves 1 out, and the ratio itself is beyond the noise floor of
-both machines' calibration. All else is called the same.
+The bootstrap gives an interval of the difference of two medians (and, of enough samples, of two
+95th percentiles), which is widened on both sides by the noise floor of the two machines. Better and
+worse leave no difference out of it; the same lies within ``SAME`` as a whole; of anything else,
+these samples cannot tell.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.estimates import Floats, Interval, bootstrap, percentile, share_difference
 from rt_drama3_bench.result import Result, Series
 from rt_drama3_bench.tables import bounds, number
 
 FEWEST = {0.5: 5, 0.95: 40}  # samples on each side, below which a percentile is not compared
 LEAST = {"ms": 0.05, "us": 1.0, "s": 0.001}  # differences that are always the same, by unit
-Word = Literal["better", "worse", "other", "same", "too few samples"]
+SAME = 0.10  # of the first run: a difference of at most this is the same, where it is certain
+RATIO = 10.0  # times LEAST, below which a value is near zero and its ratio means nothing
+Word = Literal["better", "worse", "other", "same", "cannot tell"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Comparison:
         name, unit: of the series.
         share: which percentile; None for the mean of samples that are 0 or 1.
         before, after: its values.
-        ratio: after by before; None where before is 0.
+        ratio: after by before; None where one of them is negative or near zero.
         ratio_interval: 95 % confidence.
         word: the verdict.
     """
@@ -48,16 +52,28 @@ class Comparison:
 
 
 def compare(before: Result, after: Result) -> list[Comparison]:
-    """Every series that both runs have."""
+    """Every series that both runs have.
+
+    Raises:
+        BenchError: the runs are of different scenarios, or have no series in common.
+    """
+    if before.scenario != after.scenario:
+        raise BenchError(
+            f"the runs are of different scenarios, {before.scenario} and {after.scenario}; "
+            "compare two runs of one scenario."
+        )
     floor = max((r.noise.floor for r in (before, after) if r.noise is not None), default=0.02)
     others = {series.name: series for series in after.series}
-    return [
+    changes = [
         change
         for series in before.series
         if series.name in others
         for share in FEWEST
         for change in _compare_one(series, others[series.name], share, floor)
     ]
+    if not changes:
+        raise BenchError(f"these runs of {before.scenario} have no figure in common.")
+    return changes
 
 
 def _compare_one(one: Series, two: Series, share: float, floor: float) -> list[Comparison]:
@@ -65,35 +81,51 @@ def _compare_one(one: Series, two: Series, share: float, floor: float) -> list[C
         return [_compare_shares(one, two)] if share == 0.5 else []
     fewest = min(len(one.samples), len(two.samples))
     a, b = percentile(one.samples, share), percentile(two.samples, share)
-    ratio = b / a if a else None
+    least = LEAST.get(one.unit, 0.001)
+    ratio = b / a if min(a, b) >= RATIO * least else None
     if fewest < FEWEST[share]:
         if share != 0.5:
             return []
         nothing = Interval(None, None)
-        return [Comparison(one.name, one.unit, share, a, b, ratio, nothing, "too few samples")]
+        return [Comparison(one.name, one.unit, share, a, b, ratio, nothing, "cannot tell")]
 
     def difference(x: Floats, y: Floats) -> float:
         return _rank(y, share) - _rank(x, share)
 
     apart = bootstrap(difference, one.samples, two.samples)
-    low, high = (a + (apart.low or 0.0), a + (apart.high or 0.0))
-    bound = Interval(low / a, high / a) if a > 0 else Interval(None, None)
-    enough = abs(b - a) > max(floor * abs(a), LEAST.get(one.unit, 0.0))
-    sure = apart.low is not None and apart.high is not None and apart.low * apart.high > 0
-    word: Word = "same"
-    if enough and sure:
-        if one.better == "neither":
-            word = "other"
-        else:
-            word = "better" if (b < a) == (one.better == "lower") else "worse"
+    low, high = (b - a if bound is None else bound for bound in (apart.low, apart.high))
+    bound = Interval(None, None) if ratio is None else Interval((a + low) / a, (a + high) / a)
+    word = _word(low, high, abs(a) * floor, max(SAME * abs(a), least), least)
+    if word == "worse" and one.better != "lower":
+        word = "better" if one.better == "higher" else "other"
+    elif word == "better" and one.better != "lower":
+        word = "worse" if one.better == "higher" else "other"
     return [Comparison(one.name, one.unit, share, a, b, ratio, bound, word)]
+
+
+def _word(low: float, high: float, noise: float, margin: float, least: float) -> Word:
+    """The verdict where lower is better.
+
+    Args:
+        low, high: interval of the difference.
+        noise: by which the machine alone may have shifted it.
+        margin: differences up to here are the same.
+        least: differences that are the same whatever the noise.
+    """
+    if -least <= low and high <= least:
+        return "same"
+    if low > noise:
+        return "worse"
+    if high < -noise:
+        return "better"
+    return "same" if -margin <= low - noise and high + noise <= margin else "cannot tell"
 
 
 def _compare_shares(one: Series, two: Series) -> Comparison:
     """Compares how many samples are 1, not 0; the noise of a machine has no part in it."""
     counts = [(int(sum(side.samples)), len(side.samples)) for side in (one, two)]
     (a, b), apart = (count / n for count, n in counts), share_difference(*counts)
-    word: Word = "same" if a == b else "too few samples"
+    word: Word = "same" if a == b else "cannot tell"
     if apart.low is not None and apart.high is not None and apart.low * apart.high > 0:
         word = "better" if (b < a) == (one.better == "lower") else "worse"
     return Comparison(one.name, one.unit, None, a, b, None, Interval(None, None), word)
@@ -106,7 +138,9 @@ def _rank(samples: Floats, share: float) -> float:
 
 def show(before: Result, after: Result, changes: list[Comparison], console: Console) -> None:
     """Prints the comparison."""
-    console.print(f"{_machine(before)}  ->  {_machine(after)}", highlight=False, markup=False)
+    for which, run in (("before", before), ("after", after)):
+        line = f"{which}: {', '.join(part for part in (_machine(run), run.target) if part)}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if before.environment.get("cpu") != after.environment.get("cpu"):
         console.print("[yellow]the machines are not the same[/yellow]")
     for which, run in (("first", before), ("second", after)):
@@ -116,7 +150,7 @@ def show(before: Result, after: Result, changes: list[Comparison], console: Cons
     table = Table(box=None, pad_edge=False)
     for heading in ("", "of", "before", "after", "ratio", "", ""):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
-    colours = {"better": "green", "worse": "red", "other": "yellow"}
+    colours = {"better": "green", "worse": "red", "other": "yellow", "cannot tell": "yellow"}
     for change in changes:
         colour = colours.get(change.word, "dim")
         table.add_row(
@@ -124,14 +158,19 @@ def show(before: Result, after: Result, changes: list[Comparison], console: Cons
             "mean" if change.share is None else f"p{100 * change.share:g}",
             number(change.before),
             number(change.after),
-            "" if change.ratio is None else f"{change.ratio:.3f}",
-            bounds(change.ratio_interval),
+            *_ratio(change),
             f"[{colour}]{change.word}[/{colour}]",
         )
     console.print(table)
     for name, names in (("first", _only(before, after)), ("second", _only(after, before))):
         if names:
             console.print(f"only in the {name}: {', '.join(names)}", markup=False, highlight=False)
+
+
+def _ratio(change: Comparison) -> tuple[str, str]:
+    if change.ratio is None:
+        return "", ""
+    return f"{change.ratio:.3f}", bounds(change.ratio_interval)
 
 
 def _only(one: Result, two: Result) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -135,6 +136,20 @@ class Result:
             )
         room = max(0, keep - len(self.utterances))
         self.utterances += [trace(u) for u in utterances[:room]]
+
+    @property
+    def target(self) -> str:
+        """The server or the model that was measured, without credentials; empty if not known."""
+        names = ("url", "dialect", "model", "voice")
+        named = {name: str(self.arguments[name]) for name in names if self.arguments.get(name)}
+        if "url" not in named:
+            named.pop("dialect", None)
+        elif self.scenario == "load":  # that of a server it starts itself
+            named.pop("model", None)
+        return ", ".join(
+            re.sub("//[^/]*@", "//", value) if name == "url" else f"{name} {value}"
+            for name, value in named.items()
+        )
 
     @property
     def met(self) -> bool:
