@@ -34,6 +34,7 @@ SAMPLING: dict[str, Any] = {
     # Long texts are spoken better in short, independent segments.
     "piece_bytes": 140,
     "remembers_pieces": False,
+    "normalize_text": True,
     "temperature": 0.5,
     "head_temperature": 0.4,
     "top_p": 0.9,

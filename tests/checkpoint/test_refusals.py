@@ -19,6 +19,7 @@ from rt_drama3.checkpoint import (
     read_config,
     read_directions,
     read_fixed_voice,
+    read_normalizes,
 )
 from rt_drama3.checkpoint.conformance import check_numbers
 from rt_drama3.checkpoint.tensors import TensorReader, scan
@@ -428,6 +429,12 @@ def test_codec_config_that_is_missing(tiny: Path) -> None:
     (tiny / "codec_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"codec_config\.json"):
         load_codec(tiny, "cpu", torch.float32)
+
+
+def test_whether_its_text_is_normalised(tiny: Path) -> None:
+    assert not read_normalizes(tiny)
+    (tiny / "generation_config.json").write_text('{"normalize_text": true}')
+    assert read_normalizes(tiny)
 
 
 def test_whether_it_reads_directions(tiny: Path) -> None:
