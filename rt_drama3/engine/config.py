@@ -41,6 +41,8 @@ class EngineConfig:
         lead_timeout: seconds that a stream may stay paused before it is ended.
         guidance_rows: slots reserved for the unconditional rows of streams with guidance.
         voice_cache_mb: memory for prefilled voices, in MiB.
+        text_pause_ms: milliseconds without new text after which text is spoken that can stand
+            alone but may be continued ("at 9 a.m. "); 0 waits for more text or a flush.
         admit_load: share of realtime that running streams may use before new ones must wait.
         origin: source of each setting that is not a default.
     """
@@ -60,6 +62,7 @@ class EngineConfig:
     lead_timeout: float = setting(30.0, 0.1, 86_400)
     guidance_rows: int = setting(0, 0, 256)
     voice_cache_mb: int = setting(256, 0, 1_048_576)
+    text_pause_ms: int = setting(250, 0, 60_000)
     admit_load: float = setting(0.85, 0.05, 1.0)
     origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

@@ -8,6 +8,7 @@ enough audio buffered (``prefill``), and makes one frame for all speaking stream
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -136,7 +137,7 @@ class EngineCore:
         with self._lock:
             self._check_open(request)
             if not request.waits_for_text:
-                stream.turn.asked = self._clock()
+                stream.turn.asked = stream.pushed = self._clock()
                 self.admission.want(stream)
             self.streams[stream.speech] = stream
         self.woken.set()
@@ -163,6 +164,7 @@ class EngineCore:
             with self._lock:
                 self.admission.claim(stream, self.open_streams())
         stream.text.push(text)
+        stream.pushed = self._clock()
         self.woken.set()
 
     def flush(self, speech: Speech) -> None:
@@ -225,6 +227,7 @@ class EngineCore:
         """Does one round of work; false when there was none."""
         streams = self.open_streams()
         for stream in streams:
+            self._speak_standing(stream)
             self._update(stream)
         for stream in self.admission.admit([s for s in streams if s.phase is Phase.WAITING]):
             stream.phase = Phase.PREFILL
@@ -267,6 +270,23 @@ class EngineCore:
             stream.prompt, stream.first = prompt, None
             stream.segments.append((prompt.text, stream.frames))
             stream.phase = Phase.WAITING
+
+    def text_pause(self) -> float:
+        """Seconds until text that can stand alone is spoken; infinite if there is none."""
+        if not self._config.text_pause_ms:
+            return math.inf
+        latest = [stream.pushed for stream in self.open_streams() if stream.text.stands]
+        if not latest:
+            return math.inf
+        return min(latest) + self._config.text_pause_ms / 1000 - self._clock()
+
+    def _speak_standing(self, stream: Stream) -> None:
+        pause = self._config.text_pause_ms / 1000
+        if pause and stream.text.stands and self._clock() - stream.pushed >= pause:
+            with self._lock:
+                self.admission.begin_turn(stream)
+            with stream.isolated():
+                stream.text.speak_standing()
 
     def _start_segment(self, stream: Stream) -> None:
         # `final` first: text that was pushed before it was set is then seen by `empty`.

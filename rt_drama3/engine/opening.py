@@ -42,7 +42,8 @@ def open_stream(
     Raises:
         RequestError: the text or a setting cannot be used.
     """
-    text = TextIntake(loaded.prompts.reads_directions, loaded.segments.longest)
+    normalizes = check_normalize(request.normalize, loaded.prompts.normalizes)
+    text = TextIntake(loaded.prompts.reads_directions, loaded.segments.longest, normalizes)
     if request.final:
         text.set_whole(request.text)
     else:
@@ -83,6 +84,21 @@ def open_stream(
         )
         stream.first = open_stream(loaded, first, owner, keep, decode, now, wake, inner=True)
     return stream
+
+
+def check_normalize(wanted: str, default: bool) -> bool:
+    """Whether a request's text is normalised.
+
+    Args:
+        wanted: of the request.
+        default: what "auto" means for the checkpoint.
+
+    Raises:
+        RequestError: it is neither "auto", "on" nor "off".
+    """
+    if wanted not in ("auto", "on", "off"):
+        raise RequestError(f"normalize is {wanted!r}; use auto, on or off.")
+    return default if wanted == "auto" else wanted == "on"
 
 
 def check_numbers(request: SpeechRequest) -> None:

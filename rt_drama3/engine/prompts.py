@@ -7,6 +7,7 @@ the references of another stream.
 from __future__ import annotations
 
 from concurrent.futures import Executor
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from rt_drama3.engine.voice_cache import voice_key
 from rt_drama3.errors import DeviceError, RequestError
 from rt_drama3.loading import LoadedModel
 from rt_drama3.text import prompt as text_prompt
+from rt_drama3.text.normalize import normalized
 from rt_drama3.text.rules import frame_cap
 
 MAX_PROMPT_ROWS = 8192
@@ -87,9 +89,12 @@ class PromptPreparer:
     def _prompt(self, stream: Stream) -> Prompt:
         text = stream.text.take()
         assert text is not None
-        cap = frame_cap(text, self._frame_rate)
+        normalize = stream.text.normalizes
+        cap = frame_cap(normalized(text) if normalize else text, self._frame_rate)
         prompt = self._build(stream, text, cap)
-        second = self._builder.unconditional(prompt, text) if stream.guidance > 0 else None
+        second = None
+        if stream.guidance > 0:
+            second = self._builder.unconditional(prompt, text, normalize=normalize)
         second_rows = None if second is None else torch.from_numpy(second.rows).to(self._device)
         longest = max(len(prompt.rows), 0 if second_rows is None else len(second_rows))
         cap = min(cap, self._context - longest)
@@ -113,13 +118,15 @@ class PromptPreparer:
             return prompt.rows
         assert stream.scene.voice is not None
         history = [*stream.earlier(), *stream.spoken[:1]]
-        return self._builder.build(text, stream.scene.voice, history).rows
+        normalize = stream.text.normalizes
+        return self._builder.build(text, stream.scene.voice, history, normalize=normalize).rows
 
     def _build(self, stream: Stream, text: str, frames: int) -> text_prompt.Prompt:
         """The prompt of a segment, with as much of the stream's past as leaves room for frames."""
         voice = stream.scene.voice
         assert voice is not None
-        build, past = self._builder.build, stream.past()
+        build = partial(self._builder.build, normalize=stream.text.normalizes)
+        past = stream.past()
         longest = min(MAX_PROMPT_ROWS, self._context - 1)
         while past:
             prompt = build(text, voice, [*stream.earlier(), *past])

@@ -6,17 +6,20 @@ import threading
 from collections import deque
 
 from rt_drama3.errors import RequestError
-from rt_drama3.text.cutting import size, spoken_so_far
 from rt_drama3.text.directions import spoken_words
+from rt_drama3.text.normalize import normalized
 from rt_drama3.text.rules import (
     SEGMENT_BYTES,
     check_part,
     check_text,
     flatten,
+    has_speech,
     last_speaker_tag,
+    split_growing,
     split_text,
     with_speaker_tag,
 )
+from rt_drama3.text.sentences import blocks, can_stand_alone
 
 LONGEST_PENDING = 1_000_000  # characters of text that may wait in one stream
 LONGEST_SENTENCE = 2 * SEGMENT_BYTES  # bytes; a longer sentence is cut before its end arrives
@@ -31,14 +34,24 @@ class TextIntake:
     Args:
         reads_directions: the checkpoint was trained on directions; otherwise they are removed.
         longest: maximum size of a segment, in UTF-8 bytes.
+        normalizes: its segments will be normalised; paragraphs and list items are then segments of
+            their own.
 
     Attributes:
+        normalizes: see above.
+        stands: more text may come, but what waits for the end of its sentence can stand alone.
         count: segments known so far, taken or not.
         final: no more text comes.
     """
 
-    def __init__(self, reads_directions: bool = True, longest: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        reads_directions: bool = True,
+        longest: int = SEGMENT_BYTES,
+        normalizes: bool = False,
+    ) -> None:
         self._reads_directions, self._longest = reads_directions, longest
+        self.normalizes, self.stands = normalizes, False
         self._pushing = threading.Lock()  # held while text is parsed, which may take long
         self._lock = threading.Lock()  # guards the segments
         self._growing = ""
@@ -57,7 +70,7 @@ class TextIntake:
         """
         check_text(text)
         with self._pushing:
-            self._add(text)
+            self._add(*(blocks(text) if self.normalizes else [text]))
             self.final = True
 
     def push(self, text: str) -> None:
@@ -79,13 +92,12 @@ class TextIntake:
                 raise RequestError(
                     f"more than {LONGEST_PENDING} characters wait to be spoken; send more later."
                 )
-            whole = spoken_so_far(growing)
-            ready, growing = growing[:whole], growing[whole:]
-            if size(growing) > LONGEST_SENTENCE:  # it would be cut anyway
-                *cut, rest = split_text(growing, self._longest) or [""]
-                ready, growing = " ".join([ready, *cut]), rest + growing[len(growing.rstrip()) :]
-            self._add(ready)
+            ready, growing = split_growing(
+                growing, LONGEST_SENTENCE, self._longest, normalized=self.normalizes
+            )
+            self._add(*ready)
             self._growing = growing
+            self.stands = can_stand_alone(growing, normalized=self.normalizes)
 
     def flush(self) -> None:
         """Makes segments of all text.
@@ -96,6 +108,12 @@ class TextIntake:
         with self._pushing:
             self._flush()
             self._flushed = True
+
+    def speak_standing(self) -> None:
+        """Flushes text that can stand alone, because no more came for a while."""
+        with self._pushing:
+            if self.stands:
+                self._flush()
 
     def finish(self) -> None:
         """Flushes; no more text comes.
@@ -134,17 +152,24 @@ class TextIntake:
         return flushed
 
     def _flush(self) -> None:
-        text, self._growing = self._growing, ""
-        self._add(check_part(text))
+        text, self._growing, self.stands = self._growing, "", False
+        check_part(text)
+        self._add(*(blocks(text) if self.normalizes else [text]))
 
-    def _add(self, text: str) -> None:
-        if not self._reads_directions:
-            text = spoken_words(text)
-        if not flatten(text).strip():
-            return
-        own = with_speaker_tag(text) == text
-        segments = split_text(text if own else self._speaker + text, self._longest)
-        self._speaker = last_speaker_tag(text) or self._speaker
+    def _add(self, *texts: str) -> None:
+        """Adds the segments of some texts, of all or, if one cannot be spoken, of none."""
+        segments: list[str] = []
+        speaker = self._speaker
+        for text in texts:
+            words = text if self._reads_directions else spoken_words(text)
+            if not flatten(words).strip():
+                continue
+            own = with_speaker_tag(words) == words
+            segments += split_text(words if own else speaker + words, self._longest)
+            speaker = last_speaker_tag(words) or speaker
+        if self.normalizes:
+            segments = [segment for segment in segments if has_speech(normalized(segment))]
+        self._speaker = speaker
         with self._lock:
             self._segments.extend(segments)
             self._waiting += sum(map(len, segments))

@@ -110,7 +110,7 @@ class DeviceThread:
             checked = 0.0
             while not core.closed:
                 if not core.turn():
-                    core.woken.wait(IDLE_WAIT)
+                    core.woken.wait(min(IDLE_WAIT, max(0.0, core.text_pause())))
                 core.woken.clear()
                 if time.monotonic() - checked > IDLE_WAIT:
                     core.take_faster_forms()

@@ -22,7 +22,6 @@ from rt_drama3.text.sentences import (
     WHITE_SPACE,
     abbreviates,
     closing_tags,
-    complete_ends,
     sentence_ends,
 )
 
@@ -77,11 +76,6 @@ def cut_turn(text: str, budget: int) -> list[str]:
         parts.append(opened + turn.text[start:end].rstrip(WHITE_SPACE) + closed)
         start = end + bool(_SPACE.match(turn.text, end))
     return parts
-
-
-def spoken_so_far(text: str) -> int:
-    """Length of the complete sentences at the start of a growing text, in characters."""
-    return next(reversed(complete_ends(text)), 0)
 
 
 class _Pair(NamedTuple):

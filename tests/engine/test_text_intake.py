@@ -174,6 +174,62 @@ def test_a_tag_that_never_ends_is_refused_at_the_end() -> None:
     assert pieces(intake) == []
 
 
+def test_the_segments_do_not_depend_on_how_the_text_arrives() -> None:
+    text = "Dr. Who, etc. are fine. No. 5 is here. At 9 a.m. We go.\n- one\n- two\n\nThe end"
+    whole = pushed(text)
+    assert whole == [
+        "Dr. Who, etc. are fine.",
+        "No. 5 is here.",
+        "At 9 a.m.",
+        "We go.",
+        "- one",
+        "- two",
+        "The end",
+    ]
+    for size in range(1, 9):
+        assert pushed(*(text[i : i + size] for i in range(0, len(text), size))) == whole
+
+
+def test_text_that_can_stand_alone_is_spoken_when_no_more_comes() -> None:
+    intake = TextIntake()
+    intake.push("We meet at 9")
+    assert not intake.stands
+    intake.push(" a.m. ")
+    assert intake.stands
+    assert intake.empty
+    intake.speak_standing()
+    assert not intake.stands
+    assert pieces(intake) == ["We meet at 9 a.m."]
+    intake.push("Or")
+    intake.speak_standing()
+    assert pieces(intake) == []
+
+
+# Normalisation: segments keep the text as it was written.
+
+
+def normalizing(text: str, push: bool) -> list[str]:
+    intake = TextIntake(normalizes=True)
+    if push:
+        intake.push(text)
+        intake.finish()
+    else:
+        intake.set_whole(text)
+    return pieces(intake)
+
+
+@pytest.mark.parametrize("push", [False, True])
+def test_lines_and_paragraphs_are_segments_where_text_is_normalised(push: bool) -> None:
+    text = "# Title\n\nThis line wraps\nhere.\n\n- one [1]\n- $2\n\n---\n```python\nx = 1\n```"
+    assert normalizing(text, push) == [
+        "# Title", "This line wraps here.", "- one [1]", "- $2", "x = 1"
+    ]  # fmt: skip
+
+
+def test_a_text_without_words_once_normalised_has_no_segments() -> None:
+    assert normalizing("[1]: https://example.com", False) == []
+
+
 # Refusals.
 
 
@@ -249,7 +305,7 @@ def test_text_that_is_pushed_for_hours_costs_the_same_every_time() -> None:
 def test_too_much_waiting_text_is_refused() -> None:
     intake = TextIntake()
     sentence = "This is a sentence of some length, is it not? " * 1000
-    for _ in range(LONGEST_PENDING // len(sentence)):
+    for _ in range(LONGEST_PENDING // len(sentence) + 1):  # spaces between sentences are dropped
         intake.push(sentence)
     with pytest.raises(RequestError, match=f"more than {LONGEST_PENDING} characters wait"):
         intake.push(sentence)
