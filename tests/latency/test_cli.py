@@ -65,7 +65,7 @@ def test_a_run_is_shown_written_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert read(to).scenario == "peer"
     assert read(to).arguments == {
         **{"url": "http://h", "dialect": "openai", "key_env": "MY_KEY", "model": None},
-        **{"voice": None, "rate": 0, "setting": ["speed=1.5", "x=y"], "times": 20},
+        **{"voice": None, "rate": 0, "channels": 1, "setting": ["speed=1.5", "x=y"], "times": 20},
         **{"barge_ins": 5, "pause": 0.3},
     }
     assert "secret" not in to.read_text() + html.read_text()

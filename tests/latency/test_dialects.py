@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from rt_drama3_bench.endpoint import Endpoint, key_of
 from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.http_dialects import HttpClient
 from rt_drama3_bench.metrics import Recording, measure
+from rt_drama3_bench.result import Result
 from tests.latency.virtual import run
 
 RATE = 16_000
@@ -280,6 +282,109 @@ def test_what_is_asked_of_openai() -> None:
     asked = json.loads(body)
     assert asked["response_format"] == "pcm"
     assert "sample_rate" not in asked
+
+
+def wav(pcm: bytes, rate: int, channels: int, kind: int = 1, bits: int = 16) -> bytes:
+    """A WAV of unknown length, with a list that mentions data before the samples."""
+    size = channels * bits // 8
+    form = struct.pack("<HHIIHH", kind, channels, rate, rate * size, size, bits)
+    head = b"RIFF\xff\xff\xff\xffWAVELIST" + struct.pack("<I", 9) + b"data list\0"
+    return head + b"fmt " + struct.pack("<I", 16) + form + b"data\xff\xff\xff\xff" + pcm
+
+
+STEREO = np.stack([TONE, -TONE // 2], 1)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 45, 1000])
+def test_stereo_is_mixed_down_in_any_chunks(size: int) -> None:
+    for reader, stream in (
+        (PcmReader(RATE), wav(STEREO.tobytes(), 48_000, 2)),
+        (PcmReader(48_000, 2), STEREO.tobytes()),
+    ):
+        parts = [reader.feed(stream[at : at + size]) for at in range(0, len(stream), size)]
+        assert (reader.rate, reader.channels) == (48_000, 2)
+        assert np.allclose(np.concatenate(parts) * 32_768, STEREO.mean(1))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        wav(TONE.tobytes(), 24_000, 1, kind=3, bits=32),
+        wav(TONE.tobytes(), 24_000, 1, bits=24),
+        wav(TONE.tobytes(), 24_000, 0),
+        b"RIFF\0\0\0\0WAVEdata\0\0\0\0" + TONE.tobytes(),
+        b"OggS" + TONE.tobytes(),
+        b"ID3\4" + TONE.tobytes(),
+    ],
+)
+def test_audio_that_cannot_be_measured_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"measured|without a format"):
+        PcmReader(RATE).feed(data)
+
+
+def answered(head: str, body: bytes, **request: Any) -> tuple[Result, Recording]:
+    """What ``peer`` makes of an HTTP server that always answers so, and one of its utterances."""
+
+    async def answer(reader: asyncio.StreamReader) -> None:
+        start = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode()
+        reader.feed_data(start + body[:4000])
+        await asyncio.sleep(0.3)
+        reader.feed_data(body[4000:])
+
+    made = HttpClient(Endpoint("http://h", "openai", **request), lambda *a, **k: http_opens(answer))
+    (first,) = speak(made)
+    result = Result("peer")
+
+    async def converse(*_: Any) -> Any:
+        return first, [first], []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "converse", converse)
+        remote.peer(result, Endpoint("http://h", "openai", **request))
+    return result, first
+
+
+def second(rate: int, channels: int = 1) -> bytes:
+    """A second of a tone behind a quarter of a second of silence."""
+    tone = (9_000 * np.sin(np.arange(rate) / 5)).astype("<i2")
+    tone[: rate // 4] = 0
+    return np.repeat(tone, channels).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "request_", "assumed"),
+    [
+        ("", second(48_000), {"rate": 48_000}, "48000 Hz and 1 channel(s) (--rate, --channels)"),
+        ("", second(48_000, 2), {"rate": 48_000, "channels": 2}, "48000 Hz and 2 channel(s)"),
+        ("X-Sample-Rate: 48000\r\n", second(48_000), {}, "1 channel(s) (--channels)"),
+        ("Content-Type: audio/L16;rate=48000;channels=2\r\n", second(48_000, 2), {}, ""),
+        ("", wav(second(48_000, 2), 48_000, 2), {}, ""),
+    ],
+)
+def test_rate_and_channels_are_stated_or_reported_as_assumed(
+    head: str, body: bytes, request_: dict[str, Any], assumed: str
+) -> None:
+    result, first = answered(head, body, **request_)
+    assert first.error is None
+    assert measure(first).audio_s == pytest.approx(1, abs=0.001)
+    assert result.facts["sample rate"] == 48_000
+    audible = measure(first).first_audible_ms
+    assert audible is not None
+    # The first 4000 bytes, or a little less, are played before the gap of 0.3 s.
+    assert audible == pytest.approx(25 + 300 + 250 - 4000 / 96 / first.channels, abs=2)
+    notes = [note for note in result.notes if note.startswith("assumed")]
+    assert (assumed in notes[0]) if assumed else not notes
+
+
+@pytest.mark.parametrize("content", ["audio/mpeg", "application/json", "text/event-stream"])
+def test_an_answer_that_is_not_pcm_is_a_failure(content: str) -> None:
+    async def answer(reader: asyncio.StreamReader) -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nContent-Type: {content}\r\n\r\n"
+        reader.feed_data(head.encode() + bytes(1000))
+
+    (made,) = speak(HttpClient(endpoint("openai"), lambda *a, **k: http_opens(answer)))
+    assert made.error is not None
+    assert content in made.error
 
 
 def test_pcm_behind_a_wav_header_in_any_chunks() -> None:

@@ -10,6 +10,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -205,7 +206,8 @@ def peer(
     key_env: options.KeyEnv = None,
     model: options.PeerModel = None,
     voice: options.Voice = None,
-    rate: options.Rate = 0,
+    rate: options.PeerRate = 0,
+    channels: options.Channels = 1,
     setting: options.Setting = None,
     times: options.Times = 20,
     barge_ins: options.BargeIns = 5,
@@ -215,6 +217,7 @@ def peer(
     from rt_drama3_bench import remote
 
     endpoint = _endpoint(url, dialect, key_env, model, voice, rate, setting)
+    endpoint = replace(endpoint, channels=channels)
     remote.peer(result, endpoint, times, barge_ins, pause)
 
 

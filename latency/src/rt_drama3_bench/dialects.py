@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from rt_drama3_bench.endpoint import Endpoint
 from rt_drama3_bench.metrics import Arrival, Recording, Samples
 
 LARGEST = 16 << 20  # bytes of a message
+HEADER = 4096  # bytes within which the samples of a WAV begin
 Connect = Callable[..., Awaitable[Any]]
 
 
@@ -103,33 +105,71 @@ def samples_of(data: bytes) -> Samples:
 
 
 class PcmReader:
-    """Bytes of 16-bit little-endian PCM, with or without a WAV header, to samples.
+    """Bytes of 16-bit little-endian PCM, with or without a WAV header, to mono samples.
+
+    Args:
+        rate, channels: of PCM without a header.
 
     Attributes:
-        rate: samples per second; the header's where there is one.
+        rate: samples of a channel per second; the header's where there is one.
+        channels: as above; several are mixed down to their mean.
+        stated: a header gave both.
     """
 
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
+    def __init__(self, rate: int, channels: int = 1) -> None:
+        self.rate, self.channels, self.stated = rate, channels, False
         self._rest = b""
         self._begun = False
 
     def feed(self, data: bytes) -> Samples:
-        """The samples that are complete; a header gives none."""
+        """The samples that are complete; a header gives none.
+
+        Raises:
+            ValueError: the header is damaged, or the audio is not 16-bit PCM.
+        """
         data = self._rest + data
         if not self._begun:
-            if len(data) < 4 or (data[:4] == b"RIFF" and b"data" not in data[12:-4]):
+            start = self._header(data)
+            if start is None:
                 self._rest = data
-                if len(data) > 4096:
+                if len(data) > HEADER:
                     raise ValueError("a WAV header without a data chunk came")
                 return np.zeros(0, np.float32)
-            if data[:4] == b"RIFF":
-                self.rate = int.from_bytes(data[24:28], "little")
-                data = data[data.index(b"data", 12) + 8 :]
+            data = data[start:]
             self._begun = True
-        whole = len(data) - len(data) % 2
+        whole = len(data) - len(data) % (2 * self.channels)
         self._rest = data[whole:]
-        return samples_of(data[:whole])
+        samples = samples_of(data[:whole])
+        return samples if self.channels == 1 else samples.reshape(-1, self.channels).mean(1)
+
+    def _header(self, data: bytes) -> int | None:
+        """Reads a WAV header, if there is one: where the samples begin, None while incomplete."""
+        if len(data) < 4:
+            return None
+        if data[:4] in (b"OggS", b"fLaC") or data[:3] == b"ID3":
+            raise ValueError(f"the audio begins with {data[:4]!r}; only PCM and WAV are measured")
+        if data[:4] != b"RIFF":
+            return 0
+        at = 12
+        while at + 8 <= len(data):
+            name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+            if name == b"data":
+                if not self.stated:
+                    raise ValueError("a WAV header without a format came")
+                return at + 8
+            if name == b"fmt ":
+                if at + 24 > len(data):
+                    return None
+                kind, self.channels, self.rate = struct.unpack_from("<HHI", data, at + 8)
+                (bits,) = struct.unpack_from("<H", data, at + 22)
+                if kind not in (1, 0xFFFE) or bits != 16 or not self.channels or not self.rate:
+                    raise ValueError(
+                        f"the WAV has format {kind}, {bits} bits, {self.channels} channels, "
+                        f"{self.rate} Hz; only PCM of 16 bits is measured"
+                    )
+                self.stated = True
+            at += 8 + size + size % 2
+        return None
 
 
 class _SocketClient:
@@ -242,7 +282,7 @@ class FishLiveClient(_SocketClient):
         if endpoint.voice:
             request["reference_id"] = endpoint.voice
         recording.rate = endpoint.asked_rate
-        reader = PcmReader(recording.rate)
+        reader = PcmReader(recording.rate, endpoint.channels)
         recording.sent = loop.time()
         for message in (
             {"event": "start", "request": request},
@@ -260,7 +300,8 @@ class FishLiveClient(_SocketClient):
             kind = event.get("event")
             if kind == "audio":
                 pcm = reader.feed(event["audio"])
-                recording.rate = reader.rate
+                recording.rate, recording.channels = reader.rate, reader.channels
+                recording.assumed = () if reader.stated else ("channels",)  # the rate was requested
                 if len(pcm):
                     recording.arrivals.append(Arrival(now, len(pcm), len(event["audio"]), pcm))
             elif kind == "error":

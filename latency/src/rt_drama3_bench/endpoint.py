@@ -36,9 +36,11 @@ class Endpoint:
         dialect: one of ``DIALECTS``.
         key: sent as a bearer token; None sends none.
         model, voice: as the dialect names them; None leaves them to the server.
-        rate: samples per second to ask for; 0 is the dialect's usual one.
+        rate: samples per second to ask for; 0 is the dialect's usual one. Assumed, too, where the
+            answer does not state any.
         extra: further fields of the request.
         timeout: seconds within which an utterance must be complete.
+        channels: assumed where the answer does not state any.
 
     Raises:
         BenchError: the dialect is unknown, or the address is not a URL.
@@ -52,6 +54,7 @@ class Endpoint:
     rate: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 60.0
+    channels: int = 1
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a connection."""

@@ -23,6 +23,9 @@ from rt_drama3_bench.metrics import Arrival, Recording
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Open = Callable[..., Awaitable[Streams]]
 READ = 65_536
+_NOT_PCM = re.compile(
+    r"text/|application/(json|problem)|audio/(mpeg|mp3|mp4|aac|ogg|opus|webm|(x-)?flac)\b"
+)
 ERROR = 2_000  # bytes of an error's body that are reported
 
 
@@ -93,15 +96,17 @@ class HttpClient:
             elif isinstance(event, h11.Response):
                 if event.status_code != 200:
                     refused = f"HTTP {event.status_code}: ".encode()
-                recording.rate = _rate(event, self._endpoint.asked_rate)
-                pcm = PcmReader(recording.rate)
+                else:
+                    pcm, recording.assumed = _reader(event, self._endpoint)
             elif isinstance(event, h11.Data):
                 if refused is not None:
                     refused = (refused + bytes(event.data))[:ERROR]
                     continue
                 assert pcm is not None
                 samples = pcm.feed(bytes(event.data))
-                recording.rate = pcm.rate
+                recording.rate, recording.channels = pcm.rate, pcm.channels
+                if pcm.stated:
+                    recording.assumed = ()
                 if len(samples):
                     recording.arrivals.append(Arrival(now, len(samples), len(event.data), samples))
             elif isinstance(event, h11.EndOfMessage):
@@ -157,11 +162,25 @@ class HttpClient:
         return {**body, **endpoint.extra}
 
 
-def _rate(response: h11.Response, asked: int) -> int:
-    """Samples per second, as the answer states, or as requested."""
-    found = {bytes(name).lower(): bytes(value).decode() for name, value in response.headers}
-    stated = found.get(b"x-sample-rate") or ""
-    if not stated.isdigit():
-        kind = re.search(r"rate=(\d+)", found.get(b"content-type", ""))
-        stated = kind.group(1) if kind else ""
-    return int(stated) if stated else asked
+def _reader(response: h11.Response, endpoint: Endpoint) -> tuple[PcmReader, tuple[str, ...]]:
+    """A reader for the audio as the answer states it; the names of what is only assumed.
+
+    Raises:
+        ValueError: the answer states that it is neither PCM nor WAV.
+    """
+    headers = {bytes(name).lower(): bytes(value).decode() for name, value in response.headers}
+    content = headers.get(b"content-type", "").lower()
+    if _NOT_PCM.match(content):
+        raise ValueError(f"the answer is {content}; only PCM and WAV are measured")
+    values = {"rate": endpoint.asked_rate, "channels": endpoint.channels}
+    assumed = []
+    for name, header in (("rate", b"x-sample-rate"), ("channels", b"x-channels")):
+        stated = headers.get(header) or ""
+        if not stated.isdigit():
+            parameter = re.search(rf"\b{name}=\"?(\d+)", content)
+            stated = parameter.group(1) if parameter else ""
+        if stated and int(stated):
+            values[name] = int(stated)
+        else:
+            assumed.append(name)
+    return PcmReader(**values), tuple(assumed)

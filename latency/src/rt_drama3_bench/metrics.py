@@ -53,6 +53,8 @@ class Recording:
         due: when it should have begun: the time in the schedule, where there is one, even if the
             client was late. Everything counts from here.
         rate: samples per second; 0 while unknown.
+        channels: of the audio as it came; the samples are their mean.
+        assumed: which of "rate" and "channels" the answer did not state.
         sent: when the request went out.
         connect: seconds to open the connection; 0 where it was open already.
         first_byte: when the first byte of the answer came.
@@ -65,6 +67,8 @@ class Recording:
 
     due: float
     rate: int = 0
+    channels: int = 1
+    assumed: tuple[str, ...] = ()
     sent: float = 0.0
     connect: float = 0.0
     first_byte: float | None = None

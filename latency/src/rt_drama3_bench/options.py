@@ -33,6 +33,15 @@ ServedStep: TypeAlias = Annotated[
 Times: TypeAlias = Annotated[int, typer.Option(min=1, help="Utterances to measure.")]
 BargeIns: TypeAlias = Annotated[int, typer.Option(min=0, help="Utterances to interrupt.")]
 Rate: TypeAlias = Annotated[int, typer.Option(min=0, help="Sample rate to request, Hz.")]
+Channels: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="Channels to assume where the answer states none.")
+]
+PeerRate: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Sample rate to request, and to assume where the answer states none, Hz."
+    ),
+]
 Eager: TypeAlias = Annotated[
     bool, typer.Option("--eager", help="Skip the compiled variants; nothing is built.")
 ]

@@ -46,7 +46,12 @@ def peer(
     figures = metrics.measure(first)
     result.preparation["connection"] = first.connect
     result.preparation["first utterance of all"] = (figures.total_ms or 0.0) / 1e3
-    result.facts["sample rate"] = first.rate
+    result.facts["sample rate"], result.facts["channels"] = first.rate, first.channels
+    if first.assumed:
+        values = {"rate": f"{first.rate} Hz", "channels": f"{first.channels} channel(s)"}
+        assumed = " and ".join(values[name] for name in first.assumed)
+        options = ", ".join(f"--{name}" for name in first.assumed)
+        result.notes.append(f"assumed, as the answer does not state it: {assumed} ({options})")
     result.facts["audio seconds"] = sum(u.seconds for u in [first, *spoken, *cut])
     result.record("", spoken)
     result.add("barge in", "ms", _known(cut, lambda m: m.barge_in_ms))
