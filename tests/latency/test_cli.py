@@ -66,7 +66,7 @@ def test_a_run_is_shown_written_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert read(to).arguments == {
         **{"url": "http://h", "dialect": "openai", "key_env": "MY_KEY", "model": None},
         **{"voice": None, "rate": 0, "channels": 1, "setting": ["speed=1.5", "x=y"], "times": 20},
-        **{"barge_ins": 5, "pause": 0.3},
+        **{"barge_ins": 5, "pause": 0.3, "timeout": 60.0},
     }
     assert "secret" not in to.read_text() + html.read_text()
     again = tmp_path / "again.html"
@@ -93,6 +93,32 @@ def test_check_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, 3.0)
     assert runner.invoke(app, ["bench", "peer", "http://h"]).exit_code == 0
     assert runner.invoke(app, ["bench", "peer", "http://h", "--check"]).exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["ci", "soak"])
+def test_ci_and_soak_check_by_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def fails(result: Result, *_: object) -> None:
+        result.verdicts.append(Verdict("utterances that failed", 1, 0))
+
+    monkeypatch.setattr(f"rt_drama3_bench.{'local.ci' if name == 'ci' else name}.{name}", fails)
+    for options, code in (([], 1), (["--check"], 1), (["--no-check"], 0)):
+        found = runner.invoke(app, ["bench", name, *options])
+        assert found.exit_code == code, found.output
+        assert "utterances that failed" in found.output
+
+
+def test_every_scenario_has_the_check_that_the_docs_promise() -> None:
+    judged = set(SCENARIOS) - {"report", "budget", "gpu"}  # gpu always checks
+    for name in judged:
+        found = runner.invoke(app, ["bench", name, "--help"], env={"COLUMNS": "120"})
+        assert "--check" in found.output, name
+
+
+def test_the_timeout_of_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = fake(monkeypatch)
+    found = runner.invoke(app, ["bench", "peer", "http://h", "--timeout", "2.5"])
+    assert found.exit_code == 0, found.output
+    assert getattr(calls[0][0], "timeout", None) == 2.5
 
 
 def test_compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

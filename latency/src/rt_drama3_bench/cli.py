@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _scenario(
-    local: bool = False, always_check: bool = False
+    local: bool = False, check_by_default: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turns a function that fills a ``Result`` in into a command.
 
@@ -76,13 +76,13 @@ def _scenario(
 
     Args:
         local: the scenario runs rt_drama3 in this process.
-        always_check: a missed limit is always exit code 1; there is no ``--check``.
+        check_by_default: a missed limit is exit code 1 without ``--check``, unless ``--no-check``.
     """
 
     def register(work: Callable[..., None]) -> Callable[..., None]:
         def command(context: typer.Context, **arguments: Any) -> None:
             to, html = arguments.pop("to"), arguments.pop("html")
-            check = arguments.pop("check", True)
+            check = arguments.pop("check")
             if local:
                 require_rt_drama3(f"bench {context.info_name}")
                 importlib.import_module("torch")  # before anything is timed
@@ -98,9 +98,8 @@ def _scenario(
         shared: dict[str, tuple[Any, Any]] = {
             "to": (options.Json, None),
             "html": (options.Html, None),
+            "check": (options.CheckByDefault, True) if check_by_default else (options.Check, False),
         }
-        if not always_check:
-            shared["check"] = (options.Check, False)
         hints = get_type_hints(work, localns={"Result": object}, include_extras=True)
         _, *own = inspect.signature(work).parameters.values()
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -212,12 +211,13 @@ def peer(
     times: options.Times = 20,
     barge_ins: options.BargeIns = 5,
     pause: Annotated[float, typer.Option(min=0, help="Seconds between utterances.")] = 0.3,
+    timeout: options.Timeout = 60.0,
 ) -> None:
     """Measure any server that speaks one of four dialects, by the same metrics."""
     from rt_drama3_bench import remote
 
     endpoint = _endpoint(url, dialect, key_env, model, voice, rate, setting)
-    endpoint = replace(endpoint, channels=channels)
+    endpoint = replace(endpoint, channels=channels, timeout=timeout)
     remote.peer(result, endpoint, times, barge_ins, pause)
 
 
@@ -292,7 +292,7 @@ def loading(
     loading.loading(result, folder, expand)
 
 
-@_scenario(always_check=True)
+@_scenario(check_by_default=True)
 def soak(
     result: Result,
     hours: Annotated[float, typer.Option(min=0.001, help="Duration.")] = 1.0,
@@ -307,7 +307,7 @@ def soak(
     soak.soak(result, hours, callers, model, step_mode, seed, lambda line: _console.print(line))
 
 
-@_scenario(local=True, always_check=True)
+@_scenario(local=True, check_by_default=True)
 def ci(result: Result, model: options.Model = "nano") -> None:
     """Check structural properties in under two minutes; no absolute time can fail it."""
     from rt_drama3_bench.local import ci

@@ -17,6 +17,16 @@ Html: TypeAlias = Annotated[
 Check: TypeAlias = Annotated[
     bool, typer.Option("--check", help="Exit with code 1 when a judged figure misses its limit.")
 ]
+CheckByDefault: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--check/--no-check", help="Exit with code 1 when a judged figure misses its limit."
+    ),
+]
+Timeout: TypeAlias = Annotated[
+    float,
+    typer.Option(min=0.1, help="Seconds for an utterance; one that takes longer fails."),
+]
 Model: TypeAlias = Annotated[
     str, typer.Option(help="nano, a checkpoint folder, or a hub id (fishaudio/drama-3).")
 ]
