@@ -1,8 +1,9 @@
 """PackageBuilder: finds the compiled packages that a model needs, or has them built.
 
-The build is a separate low-priority process, which may outlive the one that started it; one process
-builds at a time, the small sizes first, so that a single stream benefits soonest. A failed build is
-not retried for a day (see ``failures``), and a package that does not load is rebuilt once.
+The build is a separate low-priority process, which may outlive the one that started it. There is
+one per recipe, and the builders of several recipes take turns, package by package; the small sizes
+come first, so that a single stream benefits soonest. A failed build is not retried for a day (see
+``failures``), unless its surroundings were at fault; a damaged package is rebuilt once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -24,6 +27,7 @@ import filelock
 import torch
 
 from rt_drama3.aot import failures, packages
+from rt_drama3.aot.checksums import published
 from rt_drama3.aot.codec import build_codec, codec_package
 from rt_drama3.aot.step import build_step, step_package
 from rt_drama3.codec import Codec
@@ -39,6 +43,12 @@ from rt_drama3.model import SpeechModel
 
 LARGEST_MODEL = 1_000_000_000  # parameters; beyond, a CPU is not realtime even when compiled
 POLL = 2.0  # seconds between checks of a build in another process
+TURN = 0.2  # seconds between attempts to take the turn from another builder
+# Errors of programs that ran out of something, as text: the compiler reports no error number.
+_PASSING = (
+    "Killed signal",
+    *map(os.strerror, (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EROFS, errno.EMFILE)),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,26 +153,30 @@ class PackageBuilder:
         elif model.dtype != torch.float32:
             # Fused operations keep what separate ones round: codes would differ from eager mode.
             self.obstacle = f"the model is in {model.dtype}; the compiled step is for float32"
-        elif not self.ready() and failures.compiler() is None:
+        else:
+            self._find_compiler()
+
+    def _find_compiler(self) -> None:
+        if not self.ready() and failures.compiler() is None:
             self.obstacle = "no C++ compiler was found; install g++ or clang for a faster step"
 
     def steps(self) -> tuple[int, ...]:
         """Batch sizes of the step whose package exists."""
-        return tuple(n for n in self.recipe.batch_sizes if self.recipe.step_path(n).exists())
+        return tuple(n for n in self.recipe.batch_sizes if published(self.recipe.step_path(n)))
 
     def codecs(self) -> tuple[int, ...]:
         """Decode batch sizes whose package exists."""
-        return tuple(n for n in self.recipe.decode_sizes if self.recipe.codec_path(n).exists())
+        return tuple(n for n in self.recipe.decode_sizes if published(self.recipe.codec_path(n)))
 
     def ready(self) -> bool:
         """Whether every package exists, and the runner, where it can be built."""
-        return _runner_settled() and all(path.exists() for path, _ in self.recipe.jobs())
+        return _runner_settled() and all(published(path) for path, _ in self.recipe.jobs())
 
     def failure(self) -> str | None:
         """Why the build failed, or None."""
         for path, _ in self.recipe.jobs():
             failure = failures.failure(path)
-            if failure is not None and not path.exists():
+            if failure is not None and not published(path):
                 return failure
         code = None if self._process is None else self._process.poll()
         if code and not self.ready():
@@ -188,13 +202,18 @@ class PackageBuilder:
                 start_new_session=True,
             )
 
-    def rebuild(self, broken: packages.BrokenPackageError) -> bool:
-        """Discards a package that does not load, and rebuilds it if that may help."""
-        again = failures.discard(broken.path, str(broken))
-        if again and not self.building():
+    def rebuild(self, error: packages.PackageLoadError) -> bool:
+        """Discards a damaged package, and rebuilds it if that may help.
+
+        One that is intact is kept: it may load another time.
+        """
+        if not error.damaged or not failures.discard(error.path, str(error)):
+            return False
+        self._find_compiler()
+        if not self.building():
             self._process = None
             self.start()
-        return again and self.obstacle is None
+        return self.obstacle is None
 
     def building(self) -> bool:
         """Whether the process started here is still running."""
@@ -229,30 +248,60 @@ def _main() -> None:
         Path("/proc/self/autogroup").write_text("10")
     torch.set_num_threads(1)
     failures.folder().mkdir(parents=True, exist_ok=True)
-    try:
-        with filelock.FileLock(failures.folder() / "build.lock", timeout=0):
+    with contextlib.suppress(filelock.Timeout):  # another process builds this recipe
+        build_all(recipe)
+
+
+def build_all(recipe: Recipe) -> None:
+    """Builds what is missing, in turns with the builders of other recipes.
+
+    Raises:
+        filelock.Timeout: another process is building this recipe.
+    """
+    jobs = list(recipe.jobs())
+    key = hashlib.sha256("\n".join(str(path) for path, _ in jobs).encode()).hexdigest()[:20]
+    with filelock.FileLock(failures.folder() / f"build-{key}.lock", timeout=0):
+        with _turn():
             _build_runner()
-            for path, build in recipe.jobs():
-                if not path.exists():
+        for path, build in jobs:
+            with _turn():
+                if not published(path):
                     _build(path, build)
-    except filelock.Timeout:
-        return  # another process is building
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """Holds the lock under which one process at a time compiles; then lets others have it."""
+    with filelock.FileLock(failures.folder() / "build.lock", poll_interval=TURN):
+        yield
+    time.sleep(2 * TURN)
 
 
 def _build(path: Path, build: Callable[[Path], None]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         build(path)
-    except Exception:
-        failures.record(path, traceback.format_exc())
+    except Exception as error:
+        if not _passes(error):
+            failures.record(path, traceback.format_exc())
         raise
+
+
+def _passes(error: BaseException | None) -> bool:
+    """Whether a build failed for want of memory or room: it may work the next time."""
+    while error is not None:
+        text = f"{error} {getattr(error, 'stderr', '')}"
+        if isinstance(error, MemoryError) or any(cause in text for cause in _PASSING):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _runner_settled() -> bool:
     """Whether the runner exists or cannot be built: packages work without it."""
     path = packages.runner_path()
     failed = failures.failure(path) is not None
-    return path.exists() or failed or failures.compiler() is None
+    return published(path) or failed or failures.compiler() is None
 
 
 def _build_runner() -> None:
@@ -260,7 +309,9 @@ def _build_runner() -> None:
         return
     try:
         packages.build_runner()
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError) as error:
+        if _passes(error):
+            raise
         failures.record(packages.runner_path(), traceback.format_exc())
 
 

@@ -14,6 +14,7 @@ import time
 import zipfile
 from pathlib import Path
 
+from rt_drama3.aot.checksums import DamagedFileError, sidecar, verify
 from rt_drama3.errors import ConfigError
 from rt_drama3.system.paths import cache_dir
 
@@ -48,9 +49,9 @@ def failure(path: Path) -> str | None:
 
 
 def discard(path: Path, reason: str) -> bool:
-    """Removes a package that does not load, so that it is built again.
+    """Removes a package whose file is proven to be damaged, so that it is built again.
 
-    That helps once, if its file was damaged. A second time within a day is recorded as a failure.
+    A second time within a day is recorded as a failure.
 
     Returns:
         Whether the package is to be built again.
@@ -61,31 +62,45 @@ def discard(path: Path, reason: str) -> bool:
             _write(path.with_suffix(DISCARDED), reason)
         else:
             record(path, reason)
-        path.unlink(missing_ok=True)
+        for file in (path, sidecar(path)):
+            file.unlink(missing_ok=True)
     except OSError:  # the cache is read-only
         return False
     return again
 
 
 def records() -> list[tuple[Path, str, bool]]:
-    """Every record in the cache: its path, its last line, and whether it still applies."""
+    """Every record in the cache: path, last line, and whether a build waits for its expiry."""
     found = []
     for path in _files():
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             lines = str(json.loads(path.read_text(encoding="utf-8"))["reason"]).strip().splitlines()
-            found.append((path, (lines or ["unknown"])[-1], _read(path) is not None))
+            waits = path.suffix == FAILED and _read(path) is not None
+            found.append((path, (lines or ["unknown"])[-1], waits))
             continue
         found.append((path, "it cannot be read", False))
     return found
 
 
 def packages() -> tuple[list[Path], list[Path]]:
-    """Every package in the cache: the intact ones and the damaged ones."""
+    """Every binary in the cache: the intact ones and the damaged ones."""
     intact: list[Path] = []
     damaged: list[Path] = []
-    for path in sorted(folder().rglob("*.pt2")):
-        (intact if zipfile.is_zipfile(path) else damaged).append(path)
+    for path in sorted([*folder().rglob("*.pt2"), *folder().glob("runner-*.so")]):
+        (damaged if _is_damaged(path) else intact).append(path)
     return intact, damaged
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether a file is proven to be damaged; without a checksum it is merely not used."""
+    try:
+        if sidecar(path).exists():
+            verify(path)
+    except DamagedFileError:
+        return True
+    except OSError:
+        return False
+    return path.suffix == ".pt2" and not zipfile.is_zipfile(path)
 
 
 def clear() -> list[Path]:
@@ -101,6 +116,7 @@ def clear() -> list[Path]:
     try:
         for path in removed:
             path.unlink(missing_ok=True)
+            sidecar(path).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
             f"cannot remove {error.filename}: {error.strerror}; make {folder()} writable, or set "

@@ -4,7 +4,8 @@ A package is made by AOTInductor, takes its weights as inputs (so one serves eve
 same sizes), loads in milliseconds and needs no compiler to run. Building takes up to a minute of
 one core, so it happens in a separate low-priority process while the eager form is in use. Packages
 are keyed by everything they depend on: sizes, dtype, torch, processor, and the sources of what was
-compiled. Failures are recorded for a day (see ``failures``).
+compiled. Each lies next to its checksum (see ``checksums``), and failures are recorded for a day
+(see ``failures``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import platform
 import subprocess
 import sys
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rt_drama3.aot import failures
+from rt_drama3.aot.checksums import DamagedFileError, publish, published, verify
 from rt_drama3.aot.failures import compiler, folder
 from rt_drama3.system.machine import processor_name
 
@@ -36,16 +37,18 @@ Run = Callable[[list[Tensor]], list[Tensor]]
 _RUNNER_SOURCE = Path(__file__).with_name("runner.cpp")
 
 
-class BrokenPackageError(RuntimeError):
+class PackageLoadError(RuntimeError):
     """A package exists but does not load.
 
     Attributes:
         path: path of the package.
+        damaged: the file is at fault, and not its surroundings, such as a full temporary folder.
     """
 
     def __init__(self, path: Path, error: Exception) -> None:
         super().__init__(f"{path} does not load: {error}")
         self.path = path
+        self.damaged = isinstance(error, DamagedFileError)
 
 
 def package_path(name: str, facts: Any, sources: Sequence[str]) -> Path:
@@ -120,24 +123,25 @@ def compile_package(
             package_path=str(Path(work) / path.name),
             inductor_configs={"cpp.threads": torch.get_num_threads()},
         )
-        os.replace(package, path)
+        publish(Path(package), path)
 
 
 def load_package(path: Path) -> Run:
     """Loads a package; the result runs it on the flattened weights and inputs.
 
     Raises:
-        BrokenPackageError: the file is missing, cut short, or was made for something else.
+        PackageLoadError: the file is missing or damaged, or cannot be loaded here and now.
     """
     try:
+        verify(path)
         if _load_runner():
             number = torch.ops.rt_drama3.load(str(path))
             operator = torch.ops.rt_drama3.run.default
             return functools.partial(operator, number)
         # The public loader imports the whole compiler (seconds); this is the loader beneath it.
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
-    except (RuntimeError, OSError) as error:
-        raise BrokenPackageError(path, error) from error
+    except (DamagedFileError, RuntimeError, OSError) as error:
+        raise PackageLoadError(path, error) from error
     run: Run = loader.run
     return run
 
@@ -177,19 +181,21 @@ def build_runner() -> None:
             capture_output=True,
             text=True,
         )
-        os.replace(made, target)
+        publish(made, target)
 
 
 @functools.cache
 def _load_runner() -> bool:
     """Whether the library exists and is loaded; checked once, when the first package loads."""
     path = runner_path()
-    if not path.exists():
+    if not published(path):
         return False
     try:
+        verify(path)
         torch.ops.load_library(path)
-    except (OSError, RuntimeError) as error:
-        log.warning("%s does not load (%s); packages run one at a time", path, error)
-        failures.discard(path, str(error))
+    except (DamagedFileError, OSError, RuntimeError) as error:
+        log.warning("%s does not load: %s; packages run one at a time", path, error)
+        if isinstance(error, DamagedFileError):
+            failures.discard(path, str(error))
         return False
     return True

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import queue
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import constants, get_session, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -15,6 +20,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from rt_drama3.checkpoint.files import (
     CODEC,
@@ -28,8 +34,12 @@ from rt_drama3.checkpoint.files import (
 )
 from rt_drama3.errors import CheckpointError, ConfigError
 
+log = logging.getLogger(__name__)
+
 NANO = "nano"
 _NANO_FOLDER = Path(__file__).parents[1] / "voices" / "nano"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HUB_SECONDS = 0.8  # for the hub to name the newest commit of a checkpoint that is cached
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _SMALL_FILES = (CONFIG, CODEC_CONFIG, SAMPLING, TOKENIZER, CODEC, INDEX, "LICENSE*", "README.md")
 
@@ -71,18 +81,73 @@ def resolve(name_or_path: str, revision: str | None = None) -> Path:
 
 
 def _download(name: str, revision: str | None) -> Path:
-    """Downloads the small files first, since the index names the shards; both from one commit."""
+    """Returns the cached folder if it is the newest, as far as the hub answers; or downloads.
+
+    A download begins with the small files, since the index names the shards; both from one commit.
+    """
+    cached = _cached(name, revision)
+    if cached is not None:
+        if constants.HF_HUB_OFFLINE or _COMMIT.fullmatch(revision or ""):
+            return cached
+        newest = _newest_commit(name, revision or constants.DEFAULT_REVISION)
+        if newest == cached.name:
+            return cached
+        if newest is None:
+            log.warning("the hub does not answer; using the cached commit %s", cached.name)
+            return cached
     folder = _snapshot(name, revision, _SMALL_FILES)
-    shards = [SINGLE]
-    if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX)
-        weight_map = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise CheckpointError(
-                f"{folder / INDEX} has no weight_map; is {name} a Drama 3 checkpoint?"
-            )
-        shards = sorted({str(shard) for shard in weight_map.values()})
-    return _snapshot(name, folder.name, shards)  # a snapshot's folder is named by its commit
+    # A snapshot's folder is named by its commit.
+    return _snapshot(name, folder.name, _shards(folder, name))
+
+
+def _shards(folder: Path, name: str) -> list[str]:
+    if not (folder / INDEX).is_file():
+        return [SINGLE]
+    index = read_json(folder / INDEX)
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(
+            f"{folder / INDEX} has no weight_map; is {name} a Drama 3 checkpoint?"
+        )
+    return sorted({str(shard) for shard in weight_map.values()})
+
+
+def _cached(name: str, revision: str | None) -> Path | None:
+    """Returns the folder of a complete snapshot in the hub's cache, or None; asks nobody."""
+    config = try_to_load_from_cache(name, CONFIG, revision=revision)
+    if not isinstance(config, str):
+        return None
+    folder = Path(config).parent
+    needed = [TOKENIZER, CODEC, *_shards(folder, name)]  # shards come last, see _download
+    if all((folder / file).is_file() for file in needed):
+        return folder
+    return None
+
+
+def _newest_commit(name: str, revision: str) -> str | None:
+    """Asks the hub once for the commit of a branch or tag.
+
+    The hub's own client retries for half a minute, and looking up a host name has no timeout.
+
+    Returns:
+        The commit, "" if the hub refuses the request, or None if it does not answer in time.
+    """
+    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    url = f"{constants.ENDPOINT}/api/models/{name}/revision/{quote(revision, safe='')}"
+
+    def ask() -> None:
+        commit: str | None = None
+        with contextlib.suppress(*_NETWORK_ERRORS, ValueError):
+            answer = get_session().get(url, headers=build_hf_headers(), timeout=_HUB_SECONDS)
+            if answer.status_code < 500:
+                found = answer.json() if answer.status_code == 200 else {}
+                commit = str(found.get("sha", "")) if isinstance(found, dict) else ""
+        answers.put(commit)
+
+    threading.Thread(target=ask, name="rt-drama3-hub", daemon=True).start()
+    with contextlib.suppress(queue.Empty):
+        return answers.get(timeout=_HUB_SECONDS)
+    return None
 
 
 def _snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> Path:

@@ -264,8 +264,12 @@ def _compiled_packages() -> Iterable[Finding]:
         advice = "it is rebuilt when next needed; rt-drama3 doctor --fix removes it now"
         yield Finding("compiled steps", f"{path} is damaged", "note", advice)
     for path, reason, counts in failures.records():
-        advice = "rt-drama3 doctor --fix clears this record, so that the next start retries"
+        advice = "rt-drama3 doctor --fix clears this record"
+        if counts:
+            advice += ", so that the next start retries"
         state = "retried after a day" if counts else "retried at the next start"
+        if path.suffix == failures.DISCARDED:
+            state = "it was removed, to be rebuilt when next needed"
         yield Finding("compiled steps", f"{reason}; {state} ({path})", "note", advice)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rt_drama3.aot.builder import PackageBuilder
 from rt_drama3.aot.codec import CompiledCodec
-from rt_drama3.aot.packages import BrokenPackageError
+from rt_drama3.aot.packages import PackageLoadError
 from rt_drama3.aot.step import CompiledStep
 from rt_drama3.codec import Codec, CodecState
 from rt_drama3.engine.config import EngineConfig
@@ -124,7 +124,7 @@ class CompiledForms:
             elif self.codec is not None:
                 for size in set(builder.codecs()) - set(self.codec.sizes):
                     self.codec.add(size)
-        except BrokenPackageError as error:
+        except PackageLoadError as error:
             if builder.rebuild(error):
                 log.warning("%s; rebuilding", error)
                 return (self.step_form, self.codec) != before
@@ -134,7 +134,7 @@ class CompiledForms:
         else:
             failure = builder.failure()
         if failure:
-            log.warning("compilation failed; continuing in %s mode: %s", self.mode, failure)
+            log.warning("continuing in %s mode: %s", self.mode, failure)
             self.builder = None
         elif builder.ready() and self.step_form is not None and self.codec is not None:
             self.builder = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from rt_drama3.aot import failures
+from rt_drama3.aot import checksums, failures
 from rt_drama3.aot.failures import KEPT, discard, failure, record, records
 
 
@@ -92,3 +93,51 @@ def test_a_cache_that_cannot_be_written_is_not_rebuilt(
 
     monkeypatch.setattr(Path, "write_text", refuse)
     assert not discard(package, "x")
+
+
+def published_at(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_name("made")
+    made.write_bytes(content)
+    checksums.publish(made, path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"conten", b"c0ntent", b"content and more"])
+def test_a_damaged_file_does_not_match_its_checksum(package: Path, damage: bytes) -> None:
+    published_at(package, b"content")
+    checksums.verify(package)
+    package.write_bytes(damage)
+    with pytest.raises(checksums.DamagedFileError, match="do not match its checksum"):
+        checksums.verify(package)
+
+
+def test_a_file_without_a_checksum_is_not_published(package: Path) -> None:
+    published_at(package, b"content")
+    assert checksums.published(package)
+    checksums.sidecar(package).unlink()
+    assert not checksums.published(package)
+    with pytest.raises(checksums.DamagedFileError, match="no checksum"):
+        checksums.verify(package)
+
+
+def test_damaged_runners_and_packages_are_found_and_cleared(package: Path) -> None:
+    runner = failures.folder() / "runner-0.so"
+    with zipfile.ZipFile(package.with_name("made.zip"), "w") as made:
+        made.writestr("model.so", b"code")
+    content = package.with_name("made.zip").read_bytes()
+    for path in (package, runner):
+        published_at(path, content)
+    assert failures.packages() == ([package, runner], [])
+    runner.write_bytes(content[:100])
+    package.write_bytes(content.replace(b"code", b"c0de"))
+    assert failures.packages() == ([], [package, runner])
+    assert failures.clear() == [package, runner]
+    assert not checksums.sidecar(runner).exists()
+    assert failures.packages() == ([], [])
+
+
+def test_the_record_of_a_removed_package_does_not_delay_its_build(package: Path) -> None:
+    published_at(package, b"half")
+    discard(package, "cut short")
+    assert not checksums.sidecar(package).exists()
+    assert records() == [(package.with_suffix(".discarded"), "cut short", False)]

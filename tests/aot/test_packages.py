@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import shutil
 import subprocess
+import threading
+import time
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 import torch
 
-from rt_drama3.aot import failures, packages
+from rt_drama3.aot import builder as building
+from rt_drama3.aot import checksums, failures, packages
 from rt_drama3.aot.builder import PackageBuilder, Recipe
 from rt_drama3.aot.codec import CompiledCodec, build_codec, codec_package
 from rt_drama3.aot.step import CompiledStep, build_step, step_package
@@ -66,6 +72,13 @@ def _runner(cache: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RT_DRAMA3_CACHE", str(cache))
             packages.build_runner()
+
+
+def publish(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_name("made")
+    made.write_bytes(content)
+    checksums.publish(made, path)
 
 
 def built(model: SpeechModel, streams: int) -> None:
@@ -286,6 +299,7 @@ def test_a_truncated_package_is_reported_and_rebuilt(
     monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
     path = step_package(model.config, model.dtype, 1)
     path.parent.mkdir(parents=True)
+    publish(path, whole)
     path.write_bytes(whole[: len(whole) // 2])
     started = []
     monkeypatch.setattr(PackageBuilder, "start", lambda self: started.append(path.exists()))
@@ -295,9 +309,136 @@ def test_a_truncated_package_is_reported_and_rebuilt(
     assert f"{path} does not load" in caplog.text
     assert not path.exists()
     assert started[0] is False  # the build begins once the damaged file is gone
-    path.write_bytes(whole)
+    publish(path, whole)
     assert forms.update(idle=True)
     assert forms.mode == "compile"
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_package_with_flipped_bytes_is_not_opened(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model, _ = checkpoint
+    built(model, 1)
+    whole = step_package(model.config, model.dtype, 1).read_bytes()
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    path = step_package(model.config, model.dtype, 1)
+    publish(path, whole)
+    path.write_bytes(whole[:5_000] + bytes(byte ^ 255 for byte in whole[5_000:]))
+    with pytest.raises(packages.PackageLoadError, match="do not match its checksum") as caught:
+        packages.load_package(path)
+    assert caught.value.damaged
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3_000, 5_000, 60_000])
+def test_a_runner_that_was_cut_short_is_not_opened(
+    cache: Path, size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The loader of the system would end the process with a bus error."""
+    whole = packages.runner_path().read_bytes()
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    publish(packages.runner_path(), whole)
+    packages.runner_path().write_bytes(whole[:size])
+    assert not packages._load_runner.__wrapped__()
+    assert not packages.runner_path().exists()
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_healthy_package_outlives_an_unusable_temporary_folder(
+    checkpoint: tuple[SpeechModel, Codec],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, codec = checkpoint
+    built(model, 1)
+    whole = step_package(model.config, model.dtype, 1).read_bytes()
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    path = step_package(model.config, model.dtype, 1)
+    publish(path, whole)
+    monkeypatch.setattr(PackageBuilder, "start", lambda _: None)
+    monkeypatch.setenv("TMPDIR", "/nonexistent")
+    config = EngineConfig(max_streams=1, context=256, codec_batch_frames=1, prefill_block=16)
+    assert CompiledForms(make_step(model, config), codec, config).mode == "eager"
+    assert f"continuing in eager mode: {path} does not load" in caplog.text
+    assert path.read_bytes() == whole
+    assert not failures.records()
+    monkeypatch.delenv("TMPDIR")
+    assert CompiledForms(make_step(model, config), codec, config).mode == "compile"
+
+
+def test_builders_of_several_recipes_take_turns(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    monkeypatch.setattr(building, "_build_runner", lambda: None)
+    monkeypatch.setattr(building, "TURN", 0.01)
+    one = PackageBuilder(*checkpoint, (1, 2, 4), ()).recipe
+    other = PackageBuilder(*checkpoint, (), (1, 2, 4)).recipe
+    order: list[str] = []
+    begun = threading.Event()
+
+    def build(path: Path, _: object) -> None:
+        order.append(path.name)
+        begun.set()
+        while len(order) == 1 and not threads[1].is_alive():
+            time.sleep(0.001)
+        publish(path, b"")
+
+    monkeypatch.setattr(building, "_build", build)
+    threads = [threading.Thread(target=building.build_all, args=(r,)) for r in (one, other)]
+    threads[0].start()
+    assert begun.wait(30)
+    threads[1].start()
+    for thread in threads:
+        thread.join(30)
+    assert len(order) == 6
+    assert {name.split("-")[0] for name in order[:4]} == {"step", "codec"}
+
+
+def test_one_builder_per_recipe_is_enough(
+    checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    monkeypatch.setattr(building, "_build_runner", lambda: None)
+    monkeypatch.setattr(building, "TURN", 0.01)
+    recipe = PackageBuilder(*checkpoint, (1,), ()).recipe
+
+    def build(path: Path, _: object) -> None:
+        with pytest.raises(filelock.Timeout):
+            building.build_all(recipe)
+        publish(path, b"")
+
+    monkeypatch.setattr(building, "_build", build)
+    building.build_all(recipe)
+    assert checksums.published(recipe.step_path(1))
+
+
+@pytest.mark.parametrize(
+    ("error", "recorded"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
+        (MemoryError(), False),
+        (RuntimeError("C++ compile error: cannot write x.o: No space left on device"), False),
+        (RuntimeError("C++ compile error: expected ';'"), True),
+    ],
+)
+def test_a_build_that_had_no_room_is_not_recorded_as_failed(
+    error: Exception, recorded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    path = failures.folder() / "key" / "step-1.pt2"
+
+    def fail(_: Path) -> None:
+        raise RuntimeError("compiling failed") from error
+
+    with pytest.raises(RuntimeError):
+        building._build(path, fail)
+    assert bool(failures.records()) is recorded
 
 
 def test_paths_depend_on_everything(checkpoint: tuple[SpeechModel, Codec]) -> None:
@@ -363,13 +504,14 @@ def test_a_missing_runner_is_built_although_the_packages_are_there(
     if failures.compiler() is None:
         pytest.skip("needs a C++ compiler")
     for path, _ in builder.recipe.jobs():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        publish(path, b"")
     assert not builder.ready()
     failures.record(packages.runner_path(), "RuntimeError: no room")
     assert builder.ready()
     packages.runner_path().with_suffix(".failed").unlink()
     packages.runner_path().touch()
+    assert not builder.ready()  # it has no checksum, and could be anything
+    publish(packages.runner_path(), b"")
     assert builder.ready()
 
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -85,6 +92,117 @@ def test_hub_model_of_another_kind(tiny: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(source, "snapshot_download", Hub(tiny))
     with pytest.raises(CheckpointError, match="weight_map; is some/thing a Drama 3"):
         resolve("some/thing")
+
+
+COMMIT = "0123456789" * 4
+
+
+@pytest.fixture
+def cached_model(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a complete snapshot of ``fishaudio/drama-3`` in the hub's cache."""
+    model = tmp_path / "hub" / "models--fishaudio--drama-3"
+    folder = model / "snapshots" / COMMIT
+    shutil.copytree(tiny, folder)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    return folder
+
+
+@contextmanager
+def hub_server(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A hub that gives one answer, or none; yields the paths of its requests."""
+    requests: list[str] = []
+    ended = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            if answer is None:
+                ended.wait(60)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(source, "snapshot_download", lambda *_, **__: pytest.fail("downloaded"))
+    try:
+        yield requests
+    finally:
+        ended.set()
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_pinned_commit_in_the_cache_asks_nobody(
+    cached_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub_server(None, monkeypatch) as requests:
+        assert resolve("fishaudio/drama-3", COMMIT) == cached_model
+    assert not requests
+
+
+@pytest.mark.parametrize("revision", [None, "main"])
+def test_a_cached_model_is_used_when_the_hub_does_not_answer(
+    cached_model: Path,
+    revision: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with hub_server(None, monkeypatch) as requests:
+        assert resolve("fishaudio/drama-3", revision) == cached_model
+    assert len(requests) <= 1  # no retries
+    assert "the hub does not answer" in caplog.text
+
+
+def test_a_cached_model_is_used_when_the_hub_refuses_connections(
+    cached_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(source, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
+        assert resolve("fishaudio/drama-3") == cached_model
+
+
+def test_a_cached_model_that_is_the_newest_costs_one_request(
+    cached_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_HUB_SECONDS", 60)
+    with hub_server(json.dumps({"sha": COMMIT}).encode(), monkeypatch) as requests:
+        assert resolve("fishaudio/drama-3") == cached_model
+    assert requests == ["/api/models/fishaudio/drama-3/revision/main"]
+
+
+def test_a_newer_commit_is_downloaded(
+    cached_model: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_HUB_SECONDS", 60)
+    hub = Hub(tiny)
+    with hub_server(json.dumps({"sha": "f" * 40}).encode(), monkeypatch):
+        monkeypatch.setattr(source, "snapshot_download", hub)
+        assert resolve("fishaudio/drama-3") == tiny
+    assert len(hub.calls) == 2
+
+
+def test_an_incomplete_snapshot_is_downloaded(
+    cached_model: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next(cached_model.glob("*.safetensors")).unlink()
+    hub = Hub(tiny)
+    monkeypatch.setattr(source, "snapshot_download", hub)
+    assert resolve("fishaudio/drama-3", COMMIT) == tiny
+    assert len(hub.calls) == 2
 
 
 def _response(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
