@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rt_drama3_bench.compare import compare
 from rt_drama3_bench.metrics import (
     Arrival,
     Recording,
@@ -15,6 +16,7 @@ from rt_drama3_bench.metrics import (
     play,
     stages,
 )
+from rt_drama3_bench.result import Result
 
 RATE = 10_000
 FRAME = 500  # samples: 50 ms
@@ -159,3 +161,24 @@ def test_stages_from_stamps() -> None:
     found = stages(Arrival(1.0, FRAME, stamps=stamps))
     assert found == {"prefill": 10.0, "frames": 6.0, "codec": 4.0, "send": 0.5}
     assert stages(Arrival(1.0, FRAME)) == {}
+
+
+def test_jitter_ranks_last_and_is_never_better_or_worse() -> None:
+    """It is large for servers whose listeners hear no gap."""
+    growing = [Arrival(at, 500 * n) for n, at in ((1, 1.0), (2, 1.05), (4, 1.15), (4, 1.25))]
+    found = measure(Recording(0.9, RATE, ended=9.0, arrivals=growing))
+    assert found.gapless
+    assert found.jitter_ms == pytest.approx(58, abs=1)
+    result = Result("peer")
+    for name, arrivals in (("even: ", chunks(*range(0, 300, 50))), ("growing: ", growing)):
+        result.record(name, [Recording(0.9, RATE, ended=9.0, arrivals=arrivals)] * 6)
+    result.add("barge in", "ms", [1.0])
+    names = [one.name for one in result.ranked]
+    assert [name for name in names if name.endswith("jitter")] == names[-2:]
+    kept = {one.name: one for one in result.series}
+    assert all(kept[f"{name}: jitter"].minor for name in ("even", "growing"))
+    assert not kept["even: least lead"].minor
+    before, after = Result("peer"), Result("peer")
+    before.add("jitter", "ms", [3.0] * 9, kept["even: jitter"].better)
+    after.add("jitter", "ms", [50.0] * 9, kept["even: jitter"].better)
+    assert [change.word for change in compare(before, after)] == ["other"]

@@ -66,7 +66,7 @@ def compare(before: Result, after: Result) -> list[Comparison]:
     others = {series.name: series for series in after.series}
     changes = [
         change
-        for series in before.series
+        for series in before.ranked
         if series.name in others
         for share in FEWEST
         for change in _compare_one(series, others[series.name], share, floor)

@@ -139,11 +139,11 @@ class Metrics:
         underruns, underrun_worst_ms, underrun_all_ms: silences while the player had no audio.
         least_lead_ms: least buffered audio when a chunk arrived (from the second one).
         interval_p50_ms, interval_max_ms: between chunks.
-        jitter_ms: deviation of the transit from its median, root of the mean square.
         lead_slope: seconds of buffered audio gained per second; 0 keeps pace exactly.
         barge_in_ms: from a barge-in to the last audio that came, or to its answer if none did.
         silent_ms: from a barge-in to its answer, after which no audio comes.
         late_ms: how late the client itself sent, included in all of the above.
+        jitter_ms: see ``jitter``; it says nothing about what a listener hears.
     """
 
     first_byte_ms: float | None
@@ -158,11 +158,11 @@ class Metrics:
     least_lead_ms: float | None
     interval_p50_ms: float | None
     interval_max_ms: float | None
-    jitter_ms: float | None
     lead_slope: float | None
     barge_in_ms: float | None
     silent_ms: float | None
     late_ms: float
+    jitter_ms: float | None
 
     @property
     def gapless(self) -> bool:
@@ -203,18 +203,21 @@ def measure(utterance: Recording) -> Metrics:
         least_lead_ms=min((1e3 * p.lead for p in played[1:]), default=None),
         interval_p50_ms=statistics.median(intervals) if intervals else None,
         interval_max_ms=max(intervals, default=None),
-        jitter_ms=jitter(arrivals, rate),
         lead_slope=_slope(played),
         barge_in_ms=None if cut is None else _since(cut, stop or utterance.silent),
         silent_ms=None if cut is None else _since(cut, utterance.silent),
         late_ms=max(0.0, 1e3 * (utterance.sent - due)) if utterance.sent else 0.0,
+        jitter_ms=jitter(arrivals, rate),
     )
 
 
 def jitter(arrivals: Sequence[Arrival], rate: int) -> float | None:
     """Milliseconds; see docs/latency.md. None below three chunks.
 
-    ``D_i`` is by how much chunk i came later after the one before than that one lasts.
+    ``D_i`` is by how much chunk i came later after the one before than that one lasts. Its
+    deviation is large wherever chunks are of different lengths or come in bursts, which a listener
+    does not hear: it is an improvement in neither direction. Underruns and the least lead measure
+    lateness against playback.
     """
     if len(arrivals) < 3:
         return None

@@ -141,7 +141,7 @@ def _series(result: Result) -> str:
     if not result.series:
         return ""
     rows: list[Sequence[str]] = []
-    for series in result.series:
+    for series in result.ranked:
         found = summarize(series.samples)
         name = f"{series.name}, {series.unit}" if series.unit else series.name
         rows.append(

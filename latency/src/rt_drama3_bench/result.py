@@ -97,6 +97,11 @@ class Result:
     noise: Noise | None = None
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def ranked(self) -> list[Series]:
+        """The series, minor ones last, and jitter behind all of them."""
+        return sorted(self.series, key=lambda one: (one.name.endswith("jitter"), one.minor))
+
     def add(
         self,
         name: str,
@@ -166,6 +171,7 @@ _BETTER: dict[str, Better] = {
     "least_lead_ms": "higher",
     "lead_slope": "higher",
     "late_ms": "neither",
+    "jitter_ms": "neither",  # of chunks that grow, or that come in one burst
     "interval_p50_ms": "neither",
     "interval_max_ms": "neither",
 }
@@ -173,7 +179,7 @@ _BETTER: dict[str, Better] = {
 
 _MAJOR = {
     *("first_byte_ms", "first_pcm_ms", "first_audible_ms", "delivery_rtf"),
-    *("underrun_worst_ms", "jitter_ms", "barge_in_ms", "silent_ms"),
+    *("underrun_worst_ms", "least_lead_ms", "barge_in_ms", "silent_ms"),
 }
 
 
