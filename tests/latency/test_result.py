@@ -18,6 +18,8 @@ from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.estimates import Interval
 from rt_drama3_bench.metrics import Arrival, Recording
 from rt_drama3_bench.result import Result, Series, Verdict, read
+from rt_drama3_bench.soak import RoundSample
+from rt_drama3_bench.soak import judge as judge_soak
 
 RATE = 10_000
 
@@ -105,6 +107,57 @@ def test_a_page_is_whole_and_fetches_nothing() -> None:
     for lane in ("prefill", "frames", "codec", "send", "playback"):
         assert f">{lane}</text>" in pictures[0]
     assert pictures[4].count("<circle") == 4
+
+
+def test_a_page_names_the_server_and_fits_phones_and_dark_screens() -> None:
+    made = Result("peer", {"url": "https://me:secret@a.b/<x>", "dialect": "openai"})
+    text = report.page(made)
+    shown = text[: text.index("<pre>")]
+    assert shown.count("https://a.b/&lt;x&gt;, dialect openai") == 2  # the title and the page
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+    assert "color-scheme: light dark" in text
+    assert "@media (prefers-color-scheme: dark)" in text
+    used, defined = set(re.findall(r"var\((--\w+)\)", text)), re.findall(r"(--\w+): ", text)
+    assert used
+    assert all(defined.count(name) == 2 for name in used)  # in both schemes
+
+
+def test_plots_take_their_colours_from_the_scheme() -> None:
+    named = [("a", [(0.0, 1.0), (1.0, 2.0)]), ("b", [(0.0, 2.0)])]
+    pictures = plots.lines(named, "x", "y", level=1.0) + plots.histogram([1.0, 2.0], "ms")
+    assert not re.findall(r"(?:fill|stroke)=\"#", pictures)
+    assert ">b</text>" in pictures
+
+
+def test_load_is_drawn_over_the_level() -> None:
+    made = Result("load")
+    level = {"failed": 0, "stuttered": 1, "waited": 0, "asked": 4, "worst_ms": 150.0}
+    levels = [level | {"load": n, "first_p95_ms": 50.0 * n if n < 3 else None} for n in (1, 2, 3)]
+    made.facts = {"levels": levels, "pattern": "steady", "unit": "streams"}
+    pictures = re.findall(r"<svg.*?</svg>", report.page(made), re.DOTALL)
+    assert len(pictures) == 2
+    for picture, names in zip(
+        pictures,
+        (("first audio, p95", "worst underrun"), ("failed", "stuttered", "waited")),
+        strict=True,
+    ):
+        ElementTree.fromstring(picture)
+        assert "load (steady), streams" in picture
+        assert all(f">{name}</text>" in picture for name in names)
+
+
+def test_a_soak_is_drawn_over_time() -> None:
+    made = Result("soak")
+    rounds = [RoundSample(20.0 * n, {"threads": 9.0 + n}, worst_ms=5.0 * n) for n in range(12)]
+    judge_soak(made, rounds)
+    text = report.page(made)
+    pictures = re.findall(r"<h2>([^<]*)</h2>(<svg.*?</svg>)", text, re.DOTALL)
+    names = [name for name, _ in pictures]
+    assert names == ["threads", "worst underrun, ms", "utterances that failed"]
+    for _, picture in pictures:
+        ElementTree.fromstring(picture)
+        assert "s since the beginning" in picture
+        assert picture.count("<circle") == 12
 
 
 def test_a_page_of_nothing() -> None:

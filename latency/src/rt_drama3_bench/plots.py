@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 760, 260
+MOST_MARKS = 100  # points of a plot that are marked one by one
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 40
-COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a3069")
+LIGHT = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a3069")
+DARK = ("#4493f8", "#ff7b72", "#3fb950", "#d29922", "#ab7df8", "#9198a1", "#f778ba", "#a5d6ff")
+COLOURS = tuple(f"var(--c{number})" for number in range(len(LIGHT)))  # the page defines both sets
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def histogram(samples: Sequence[float], label: str, bins: int = 30) -> str:
             top = axes.y(count)
             axes.parts.append(
                 f'<rect x="{left:.1f}" y="{top:.1f}" width="{max(1, right - left - 1):.1f}" '
-                f'height="{HEIGHT - BOTTOM - top:.1f}" fill="#a5c8ff"><title>{count}</title></rect>'
+                f'height="{HEIGHT - BOTTOM - top:.1f}" fill="var(--c0)" fill-opacity="0.4">'
+                f"<title>{count}</title></rect>"
             )
     ranked = sorted(samples)
     path = [(axes.x(low), axes.y(0))]
@@ -73,7 +77,7 @@ def lines(
     y_label: str,
     level: float | None = None,
 ) -> str:
-    """Curves; ``level`` is a dashed line across."""
+    """Curves, named where there are at most eight; ``level`` is a dashed line across."""
     points = [point for _, curve in named for point in curve]
     xs, ys = [p[0] for p in points], [p[1] for p in points]
     ys += [0.0] if level is None else [0.0, level]
@@ -87,7 +91,12 @@ def lines(
     for number, (name, curve) in enumerate(named):
         colour = COLOURS[number % len(COLOURS)]
         path = _path([(axes.x(x), axes.y(y)) for x, y in curve], colour)
-        axes.parts.append(f"<g><title>{escape(name)}</title>{path}</g>")
+        few = curve if len(curve) * len(named) <= MOST_MARKS else ()
+        marks = "".join(_mark(axes.x(x), axes.y(y), colour) for x, y in few)
+        axes.parts.append(f"<g><title>{escape(name)}</title>{path}{marks}</g>")
+        if 1 < len(named) <= len(COLOURS):
+            legend = f'style="fill: {colour}"'
+            axes.parts.append(_text(LEFT + 8, TOP + 12 + 14 * number, name, "start", legend))
     return _svg(axes.parts, HEIGHT)
 
 
@@ -178,7 +187,7 @@ def _wide(low: float, high: float) -> tuple[float, float]:
 
 def _grid(x1: float, x2: float, y1: float, y2: float) -> str:
     ends = f'x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="#d0d7de" stroke-width="0.5"/>'
+    return f'<line {ends} stroke="var(--line)" stroke-width="0.5"/>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
@@ -189,6 +198,10 @@ def _text(x: float, y: float, text: str, anchor: str, more: str = "") -> str:
 def _path(points: Sequence[tuple[float, float]], colour: str) -> str:
     way = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f'<polyline points="{way}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+
+
+def _mark(x: float, y: float, colour: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{colour}"/>'
 
 
 def _svg(parts: Sequence[str], height: float) -> str:

@@ -15,13 +15,12 @@ from rt_drama3_bench.endpoint import Endpoint
 from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.estimates import percentile
 from rt_drama3_bench.metrics import TOLERATED, Metrics, Recording
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.result import BROKEN, Result, Verdict
 from rt_drama3_bench.schedules import TEXTS, ScheduledRequest, fixed, poisson, turns
 from rt_drama3_bench.server_process import ServerProcess
 
 SENTENCE, LONG = TEXTS[2], TEXTS[4]
 PATTERNS = ("steady", "fixed", "poisson", "turns")
-BROKEN = 0.01  # share of the utterances that may go wrong at a level that holds
 BARGE_IN = 0.5  # seconds after the first audio, or this share of what a sentence takes to be sent
 PATIENCE = 2_000.0  # milliseconds to the first audio; longer is not realtime
 
@@ -250,7 +249,7 @@ def _ramp(
             name = f"{one.load:g} {unit}: share that went wrong"
             result.verdicts.append(Verdict(name, wrong / one.asked, BROKEN, detail=detail))
     last = max((level.load for level in reached if level.holds), default=0)
-    result.facts["pattern"] = pattern
+    result.facts["pattern"], result.facts["unit"] = pattern, unit
     result.facts[f"{unit} that stay realtime"] = last
     result.facts["at the same time, at the most"] = max(
         (level.concurrent for level in reached if level.holds), default=0

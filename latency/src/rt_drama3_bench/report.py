@@ -11,23 +11,39 @@ from typing import Any
 from rt_drama3_bench import plots
 from rt_drama3_bench.estimates import Interval, summarize
 from rt_drama3_bench.metrics import TOLERATED
-from rt_drama3_bench.plots import COLOURS, Bar
-from rt_drama3_bench.result import Result
+from rt_drama3_bench.plots import COLOURS, DARK, LIGHT, Bar
+from rt_drama3_bench.result import BROKEN, OVER_TIME, Result
 from rt_drama3_bench.tables import number
 
 MOST_CURVES = 40
-_CHUNKS = ("#1f6feb", "#80b3ff")  # one chunk from the next
+_CHUNKS = (COLOURS[0], "#80b3ff")  # one chunk from the next
 _LANES = ("text", "prefill", "frames", "codec", "send", "way", "playback")
-_STYLE = """
-body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em;
-       color: #1f2328; background: #fff }
-table { border-collapse: collapse; margin: 1em 0 }
-td, th { padding: 0.15em 0.7em; text-align: right; border-bottom: 1px solid #d0d7de }
-td:first-child, th:first-child { text-align: left }
-svg { max-width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif; fill: #57606a }
-.miss { color: #d1242f; font-weight: bold } .ok { color: #1a7f37 } .unsure { color: #9a6700 }
-.noisy { background: #fff1e5; border-left: 4px solid #bc4c00; padding: 0.5em 1em }
-pre { background: #f6f8fa; padding: 1em; overflow-x: auto }
+
+
+def _variables(colours: Sequence[str], **named: str) -> str:
+    """CSS variables of one colour scheme."""
+    values = {f"c{number}": colour for number, colour in enumerate(colours)} | named
+    return " ".join(f"--{name}: {value};" for name, value in values.items())
+
+
+_STYLE = f"""
+:root {{ color-scheme: light dark;
+  {_variables(LIGHT, ink="#1f2328", paper="#fff", dim="#57606a", line="#d0d7de", box="#f6f8fa")} }}
+@media (prefers-color-scheme: dark) {{ :root {{
+  {_variables(DARK, ink="#e6edf3", paper="#0d1117", dim="#9198a1", line="#30363d", box="#161b22")}
+}} }}
+body {{ font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em;
+       color: var(--ink); background: var(--paper); overflow-wrap: anywhere }}
+.wide {{ overflow-x: auto }} table {{ border-collapse: collapse; margin: 1em 0 }}
+td, th {{ padding: 0.15em 0.7em; text-align: right; border-bottom: 1px solid var(--line);
+  overflow-wrap: normal }}
+td:first-child, th:first-child {{ text-align: left }}
+svg {{ max-width: 100%; height: auto }}
+svg text {{ font: 11px system-ui, sans-serif; fill: var(--dim) }}
+.miss {{ color: var(--c1); font-weight: bold }} .ok {{ color: var(--c2) }}
+.unsure {{ color: var(--c3) }}
+.noisy {{ background: var(--box); border-left: 4px solid var(--c3); padding: 0.5em 1em }}
+pre {{ background: var(--box); padding: 1em; overflow-x: auto }}
 """
 
 
@@ -40,6 +56,7 @@ def page(result: Result) -> str:
     product = [f"rt-drama3 {version}"] if version else []
     parts = [
         f"<h1>{escape(result.scenario)}</h1>",
+        f"<p>measured: <strong>{escape(result.target)}</strong></p>" if result.target else "",
         f"<p>{escape('; '.join([machine, *product, str(where.get('time'))]))}</p>",
     ]
     if result.noise is not None and result.noise.noisy:
@@ -47,15 +64,17 @@ def page(result: Result) -> str:
         parts.append(f'<p class="noisy">This machine was noisy: {reasons}.</p>')
     parts += [f"<p>{escape(note)}</p>" for note in result.notes]
     parts += [_verdicts(result), _pictures(result), _series(result), _facts(result)]
-    title = escape(f"{result.scenario}: latency")
+    title = escape(": ".join(part for part in (result.scenario, result.target, "latency") if part))
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title>"
         f"<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
     )
 
 
 def _pictures(result: Result) -> str:
-    parts: list[str] = []
+    parts = [*_over_level(result), *_over_time(result)]
     spoken = [u for u in result.utterances if u["pieces"]]
     shown = next((u for u in spoken if u["pieces"][0]["stamps"]), spoken[0] if spoken else None)
     if shown is not None:
@@ -84,6 +103,40 @@ def _pictures(result: Result) -> str:
         words = ("s since the beginning", "worst underrun, ms")
         parts += ["<h2>Continuity of every stream</h2>", plots.dots(points, *words, TOLERATED)]
     return "".join(parts)
+
+
+def _over_level(result: Result) -> list[str]:
+    """What ``load`` found, level by level."""
+    levels = result.facts.get("levels") or []
+    if not levels:
+        return []
+    pattern = str(result.facts.get("pattern", ""))
+    axis = f"load ({pattern}), {result.facts.get('unit', 'level')}"
+    named = (("first_p95_ms", "first audio, p95"), ("worst_ms", "worst underrun"))
+    times = _curves({title: [(one["load"], one[key]) for one in levels] for key, title in named})
+    kinds = ("failed", "stuttered", "waited")
+    shares = _curves({k: [(one["load"], one[k] / one["asked"]) for one in levels] for k in kinds})
+    return [
+        "<h2>First audio and underruns over the level</h2>",
+        plots.lines(times, axis, "ms", level=TOLERATED),
+        "<h2>What went wrong, over the level</h2>",
+        plots.lines(shares, axis, "share of the utterances", level=BROKEN),
+    ]
+
+
+def _over_time(result: Result) -> list[str]:
+    """What ``soak`` watched, figure by figure."""
+    parts: list[str] = []
+    for name, curve in (result.facts.get(OVER_TIME) or {}).items():
+        title = f"<h2>{escape(name)}</h2>"
+        parts += [title, plots.lines([(name, curve)], "s since the beginning", name)]
+    return parts
+
+
+def _curves(named: dict[str, list[Any]]) -> list[tuple[str, list[tuple[float, float]]]]:
+    """Curves without the points that have no value."""
+    known = {name: [(x, y) for x, y in curve if y is not None] for name, curve in named.items()}
+    return [(name, curve) for name, curve in known.items() if curve]
 
 
 def timeline(utterance: dict[str, Any], until: float | None = None) -> str:
@@ -159,7 +212,7 @@ def _facts(result: Result) -> str:
     facts = {
         "arguments": result.arguments,
         "preparation, s": result.preparation,
-        "facts": result.facts,
+        "facts": {name: fact for name, fact in result.facts.items() if name != OVER_TIME},
         "environment": result.environment,
     }
     return f"<h2>More</h2><pre>{escape(json.dumps(facts, indent=1, default=str))}</pre>"
@@ -168,7 +221,7 @@ def _facts(result: Result) -> str:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{one}</th>" for one in heads)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _bounds(interval: Interval) -> str:

@@ -16,6 +16,8 @@ from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.metrics import Recording
 
 FORMAT = "rt-drama3 latency 1"
+OVER_TIME = "over time"  # the fact with the curves of a soak, by name: [seconds, value]
+BROKEN = 0.01  # share of the utterances that may go wrong at a level of load that holds
 Better = Literal["lower", "higher", "neither"]
 
 

@@ -19,7 +19,7 @@ from rt_drama3_bench.drive import drive
 from rt_drama3_bench.endpoint import Endpoint
 from rt_drama3_bench.metrics import TOLERATED, Recording
 from rt_drama3_bench.process_watch import Usage, usage
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.result import OVER_TIME, Result, Verdict
 from rt_drama3_bench.schedules import TEXTS, ScheduledRequest, turns
 from rt_drama3_bench.server_process import ServerProcess
 
@@ -73,11 +73,13 @@ def sample_round(at: float, records: list[Recording], seen: Usage) -> RoundSampl
 
 def judge(result: Result, rounds: list[RoundSample]) -> None:
     """Adds series, drifts and verdicts of all rounds."""
+    curves = result.facts.setdefault(OVER_TIME, {})
     for name, limit in LIMITS.items():
         kept = [(one.at, one.figures[name]) for one in rounds if name in one.figures]
         if not kept:
             result.notes.append(f"{name}: not reported by this system")
             continue
+        curves[name] = [list(point) for point in kept]
         result.add(name, "", [value for _, value in kept], "higher" if limit.falling else "lower")
         found = watch([at for at, _ in kept], [value for _, value in kept], limit)
         if found is None:
@@ -101,6 +103,9 @@ def judge(result: Result, rounds: list[RoundSample]) -> None:
     result.add("failed", "share", [1.0] * len(failed) + [0.0] * spoken, minor=True)
     detail = f"first at {failed[0][0]:.0f} s: {failed[0][1]}" if failed else ""
     result.verdicts.append(Verdict("utterances that failed", len(failed), 0, detail=detail))
+    if rounds:
+        curves["worst underrun, ms"] = [[one.at, one.worst_ms] for one in rounds]
+        curves["utterances that failed"] = [[one.at, float(len(one.failed))] for one in rounds]
     result.facts["rounds"] = len(rounds)
 
 
