@@ -22,14 +22,8 @@ from rt_drama3.config import ModelConfig
 from rt_drama3.engine.best_of import Takes
 from rt_drama3.engine.config import EngineConfig, read_engine_config
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import (
-    Audio,
-    Durations,
-    Segment,
-    SpeechRequest,
-    SpeechSettings,
-    SpeechSummary,
-)
+from rt_drama3.engine.events import Audio, Durations, Segment, SpeechSummary
+from rt_drama3.engine.speech import SpeechRequest, SpeechSettings
 from rt_drama3.errors import RequestError
 from rt_drama3.loading import LoadedModel, load_model
 from rt_drama3.scenes.best_of import Ranking, check_count, duration_sanity, rank

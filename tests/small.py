@@ -26,7 +26,8 @@ from rt_drama3.config import SamplingConfig
 from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
+from rt_drama3.engine.events import SpeechSummary
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.engine.step_runner import Entry, FrameResult
 from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel

@@ -20,7 +20,7 @@ from rt_drama3.errors import RequestError
 if TYPE_CHECKING:
     from rt_drama3.cli.speak_outputs import Output
     from rt_drama3.drama3 import Drama3
-    from rt_drama3.engine.speech import SpeechSummary
+    from rt_drama3.engine.events import SpeechSummary
 
 
 def speak(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rt_drama3.config import ModelConfig
     from rt_drama3.drama3 import Drama3
     from rt_drama3.engine.best_of import FinishedTake
-    from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
+    from rt_drama3.engine.events import SpeechSummary
+    from rt_drama3.engine.speech import Speech, SpeechRequest
 
 References: TypeAlias = Annotated[
     list[Path] | None,

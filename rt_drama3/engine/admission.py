@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from rt_drama3.engine.config import EngineConfig
+from rt_drama3.engine.events import Queued
 from rt_drama3.engine.scheduling import Costs, load_with
 from rt_drama3.engine.slots import SlotTable
-from rt_drama3.engine.speech import Queued
 from rt_drama3.engine.step_runner import StepRunner
 from rt_drama3.engine.stream import Phase, Stream
 from rt_drama3.errors import Overloaded

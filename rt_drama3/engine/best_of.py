@@ -9,17 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rt_drama3.engine.speech import (
-    Audio,
-    Done,
-    Durations,
-    Event,
-    Segment,
-    Speech,
-    SpeechRequest,
-    SpeechSummary,
-    Stamps,
-)
+from rt_drama3.engine.events import Audio, Done, Durations, Event, Segment, SpeechSummary, Stamps
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.scenes.best_of import RankedTake
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import torch
 from rt_drama3.codec import Codec
 from rt_drama3.codec_stream import CodecWorker, Decode, FrameGroup
 from rt_drama3.engine.config import EngineConfig
+from rt_drama3.engine.events import Audio, Idle, Segment, SpeechSummary, Stamps
 from rt_drama3.engine.scheduling import Costs, Estimate, batch_size, may_prefill
 from rt_drama3.engine.slots import SlotTable
-from rt_drama3.engine.speech import Audio, Idle, Segment, SpeechSummary, Stamps
 from rt_drama3.engine.step_runner import StepRunner
 from rt_drama3.engine.stream import Codes, Phase, Stream
 from rt_drama3.errors import RtDrama3Error

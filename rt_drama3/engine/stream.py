@@ -28,7 +28,8 @@ import torch
 
 from rt_drama3.codec_stream import CodecStream
 from rt_drama3.config import SamplingConfig
-from rt_drama3.engine.speech import Durations, Queued, Speech, SpeechRequest, SpeechSummary
+from rt_drama3.engine.events import Durations, Queued, SpeechSummary
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.engine.text_intake import TextIntake
 from rt_drama3.errors import DeviceError, RtDrama3Error
 from rt_drama3.model import LayerHook, Snapshot

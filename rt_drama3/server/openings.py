@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rt_drama3.engine.best_of import FinishedTake, Takes
-from rt_drama3.engine.speech import Speech, SpeechRequest, SpeechSummary
+from rt_drama3.engine.events import SpeechSummary
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.protocol import ModelFacts, Reference, Refused, SpeechOrder, as_speaker
 from rt_drama3.protocol.order import checked_audio
 from rt_drama3.scenes.best_of import duration_sanity, rank

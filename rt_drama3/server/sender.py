@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterable, Callable
 from typing import Protocol
 
-from rt_drama3.engine.speech import Audio, Done, Event, Idle, Queued, Segment, SpeechSummary, Stamps
+from rt_drama3.engine.events import Audio, Done, Event, Idle, Queued, Segment, SpeechSummary, Stamps
 from rt_drama3.protocol import Outcome, Padding
 from rt_drama3.server.monitor.broadcaster import BroadcastStream
 from rt_drama3.server.openings import Opened

@@ -19,7 +19,8 @@ from rt_drama3.codec_stream import CodecWorker
 from rt_drama3.engine import prompts as engine_prompts
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.core import EngineCore
-from rt_drama3.engine.speech import Audio, Queued, Segment, Speech, SpeechRequest
+from rt_drama3.engine.events import Audio, Queued, Segment
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.engine.step_runner import make_step
 from rt_drama3.engine.stream import Phase, Stream
 from tests.small import shared_drama

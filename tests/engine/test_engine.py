@@ -14,7 +14,8 @@ import torch
 import rt_drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import Audio, Speech, SpeechRequest
+from rt_drama3.engine.events import Audio
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from tests.small import (
     TEXTS,
     WAIT,

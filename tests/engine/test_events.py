@@ -7,7 +7,8 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from rt_drama3.engine.speech import Audio, Done, Event, Idle, Queued, Segment, Speech, SpeechRequest
+from rt_drama3.engine.events import Audio, Done, Event, Idle, Queued, Segment
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from tests.engine.simulation import Machine
 from tests.small import TEXTS, codes_of, ending_drama, expected_codes, running, say, shared_drama
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import Audio, Speech, SpeechRequest
+from rt_drama3.engine.events import Audio
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.engine.step_runner import Entry, FrameResult, StepRunner
 from rt_drama3.errors import CheckpointError, DeviceError, RequestError, RtDrama3Error
 from tests.small import (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rt_drama3.engine.speech import (
+from rt_drama3.engine.events import (
     Audio,
     Done,
     Durations,
@@ -17,11 +17,10 @@ from rt_drama3.engine.speech import (
     Idle,
     Queued,
     Segment,
-    Speech,
-    SpeechRequest,
     SpeechSummary,
     Stamps,
 )
+from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.errors import DeviceError, RequestError, RtDrama3Error
 
 RATE = 1000

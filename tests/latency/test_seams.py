@@ -83,7 +83,8 @@ def test_a_pause_between_sentences_is_measured(silence: float) -> None:
 def test_the_nano_voice_does_not_stop_between_sentences(nano: object) -> None:
     """What one text is in two chunks sounds like one text: the join is a pause of a reader's."""
     from rt_drama3.drama3 import Drama3
-    from rt_drama3.engine.speech import Audio, Segment, SpeechRequest
+    from rt_drama3.engine.events import Audio, Segment
+    from rt_drama3.engine.speech import SpeechRequest
 
     assert isinstance(nano, Drama3)
     speech = nano.engine.open(SpeechRequest("The door is open. ", final=False, seed=3))

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from rt_drama3.engine.speech import Segment, Stamps
+from rt_drama3.engine.events import Segment, Stamps
 from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol import (
     Outcome,

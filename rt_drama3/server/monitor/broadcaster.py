@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from rt_drama3.engine.speech import Audio
+from rt_drama3.engine.events import Audio
 from rt_drama3.protocol import ListenOptions
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.monitor.feed import Feed, Subscriber

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rt_drama3.engine.speech import Segment, Speech, Stamps
+from rt_drama3.engine.events import Segment, Stamps
+from rt_drama3.engine.speech import Speech
 from rt_drama3.protocol import Finish, Flush, Padding, Session, Text, Utterance
 from rt_drama3.server.metrics import Metrics
 from rt_drama3.server.openings import Opened

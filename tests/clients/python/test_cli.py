@@ -24,14 +24,18 @@ COMMAND = [sys.executable, "-m", "rt_drama3_client"]
 PATIENCE = 4 * WAIT  # a process needs long to start on a busy machine
 
 
+def variables(place: Place) -> dict[str, str]:
+    """The environment of the command: its server, and no debug mode, which writes to stderr."""
+    return {**os.environ, "PYTHONASYNCIODEBUG": "", URL_VARIABLE: place.url}
+
+
 def command(place: Place, *arguments: str, text: str = "") -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, URL_VARIABLE: place.url}
     return subprocess.run(
         [*COMMAND, *arguments],
         input=text.encode(),
         capture_output=True,
         timeout=PATIENCE,
-        env=environment,
+        env=variables(place),
     )
 
 
@@ -165,12 +169,11 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_not_utf8(ending: Place) -> None:
-    environment = {**os.environ, URL_VARIABLE: ending.url}
     result = subprocess.run(
         [*COMMAND, "-", "-o", "-"],
         input=b"Hi \xff",
         capture_output=True,
-        env=environment,
+        env=variables(ending),
         timeout=PATIENCE,
     )
     assert result.returncode == 2

@@ -17,7 +17,8 @@ import rt_drama3
 from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.speech import Audio, SpeechRequest
+from rt_drama3.engine.events import Audio
+from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3_bench import metrics
 from rt_drama3_bench.local.ratios import measure as measure_ratios
 from rt_drama3_bench.metrics import Arrival, Recording
