@@ -113,7 +113,7 @@ def _shards(folder: Path, name: str) -> list[str]:
 
 
 def _cached(name: str, revision: str | None) -> Path | None:
-    """Returns the folder of a complete snapshot in the hub's cache, or None; asks nobody."""
+    """Returns the folder of a complete snapshot in the hub's cache, or None; needs no network."""
     config = try_to_load_from_cache(name, CONFIG, revision=revision)
     if not isinstance(config, str):
         return None

@@ -143,7 +143,7 @@ def hub_server(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> Iterato
         server.server_close()
 
 
-def test_a_pinned_commit_in_the_cache_asks_nobody(
+def test_a_pinned_commit_in_the_cache_needs_no_network(
     cached_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hub_server(None, monkeypatch) as requests:

@@ -15,7 +15,7 @@ from tests.house.words import Passage, passages
 
 # A phrase, and what to write instead.
 PHRASES = {
-    r"\b(?:tell|tells|told|telling)\b(?! me\b)": "return, report, raise, log, send or notify",
+    r"(?<!cannot )\b(?:tell|tells|told|telling)\b(?! me\b)": "return, report, raise, log or send",
     r"\b(?:whoever|whosever|nobody|everybody|somebody|anybody)\b": "clients, listeners, callers",
     r"\bat most\b[^.]{1,60}\bmay\b": "N is over the limit of M",
     r"(?<!there )\b(?:is|are|was|were) no (?!longer|more|less)": "is not a",
