@@ -90,6 +90,15 @@ def test_a_starved_machine_excuses_speed_and_nothing_else() -> None:
     assert [verdict.met for verdict in result.verdicts] == [True, True, False]
 
 
+def test_the_figures_of_a_dialect_keep_their_rank() -> None:
+    result, part = Result("ci"), Result("openai")
+    arrivals = [Arrival(0.1 * n, 80) for n in range(6)]
+    part.record("", [Recording(0.0, 1000, ended=9.0, arrivals=arrivals)])
+    ci._take_over(result, part, "openai")
+    assert result.ranked[-1].name == "openai: jitter"
+    assert result.ranked[-1].minor
+
+
 def test_a_server_that_does_not_start_is_an_error_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="not ready within"):
         ServerProcess(str(tmp_path / "no-model"), "eager", patience=60)

@@ -119,7 +119,8 @@ def _resampler(result: Result) -> None:
 
 def _take_over(result: Result, part: Result, dialect: str) -> None:
     for series in part.series:
-        result.add(f"{dialect}: {series.name}", series.unit, series.samples, series.better)
+        name = f"{dialect}: {series.name}"
+        result.add(name, series.unit, series.samples, series.better, series.minor)
     for verdict in part.verdicts:
         if verdict.name.startswith("continuity"):
             verdict.limit = SLACK
