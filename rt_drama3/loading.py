@@ -15,6 +15,7 @@ from rt_drama3.errors import ConfigError, DeviceError
 from rt_drama3.model import SpeechModel
 from rt_drama3.scenes.references import References
 from rt_drama3.scenes.steering import SteeringStore
+from rt_drama3.system.machine import compute_cores
 from rt_drama3.system.paths import data_dir
 from rt_drama3.text.prompt import PromptBuilder
 
@@ -57,6 +58,16 @@ class LoadedModel:
         return self.model.device
 
 
+def pick_threads(parameters: int, most: int) -> int:
+    """Picks the number of CPU threads for a model: one if it is small, or else all that may run.
+
+    Args:
+        parameters: number of parameters of the model.
+        most: torch's own choice, which disregards CPU quotas.
+    """
+    return 1 if parameters < SMALL_MODEL else min(most, compute_cores())
+
+
 def load_model(
     name_or_path: str | Path = "nano",
     *,
@@ -74,8 +85,8 @@ def load_model(
     kind = pick_dtype(dtype, where, parameters)
     if threads is not None and threads < 1:
         raise ConfigError(f"threads is {threads}; at least 1 is needed, or None for a good choice.")
-    if where.type == "cpu" and threads is None and parameters < SMALL_MODEL:
-        threads = 1
+    if where.type == "cpu" and threads is None:
+        threads = pick_threads(parameters, torch.get_num_threads())
     # The codec first: its file is held whole for a moment, which the language model then outgrows.
     codec = checkpoint.load_codec(path, where, torch.float32 if where.type == "cpu" else kind)
     model = checkpoint.load_model(path, config, where, kind, progress)

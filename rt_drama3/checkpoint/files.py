@@ -8,6 +8,7 @@ from pathlib import Path
 from rt_drama3.checkpoint.config_files import parse_codec_config, parse_sampling
 from rt_drama3.config import CodecConfig, ModelConfig, SamplingConfig, SegmentConfig
 from rt_drama3.errors import CheckpointError
+from rt_drama3.system.text_io import decode_utf8
 
 CONFIG = "config.json"
 CODEC_CONFIG = "codec_config.json"
@@ -53,7 +54,7 @@ def read_json(path: Path) -> object:
         CheckpointError: it cannot be read, or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(decode_utf8(path.read_bytes()))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:

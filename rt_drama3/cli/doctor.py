@@ -15,6 +15,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = ["PROBES", "Finding", "Report", "collect", "render"]
 
 _FP8_CAPABILITY = (8, 9)  # the first NVIDIA generation (Ada, then Hopper) with FP8 arithmetic
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16", "i8mm")
+_TEMPORARY_BYTES = 256 << 20  # room that compiled steps need in the temporary folder
 _VOICE_FILES = ("config.json", "model.safetensors", "codec.pth", "tokenizer.json")
 
 
@@ -74,6 +76,9 @@ def _cpu() -> Iterable[Finding]:
     flags = facts.get("flags", facts.get("Features", "")).split()
     known = " ".join(flag for flag in _CPU_FLAGS if flag in flags)
     cores = f"{machine.usable_cores()} of {os.cpu_count()} cores usable"
+    limit = machine.cpu_limit()
+    if limit is not None:
+        cores += f", limited to {limit:g} cores of CPU time"
     yield Finding("cpu", ", ".join(filter(None, [machine.processor_name(), cores, known])))
 
 
@@ -253,6 +258,24 @@ def _own_cache() -> Iterable[Finding]:
         )
 
 
+def _temporary_folder() -> Iterable[Finding]:
+    """The temporary folder, which compiled steps are unpacked into."""
+    variables = [name for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)]
+    for name in variables[:1]:
+        text, usable = _room(Path(os.environ[name]))
+        if not usable or not Path(os.environ[name]).is_dir():
+            advice = f"set {name} to a writable folder, or unset it; until then eager mode is used"
+            yield Finding("temporary files", f"{name} is {text}", "missing", advice)
+            return
+    folder = Path(tempfile.gettempdir())
+    free = shutil.disk_usage(folder).free
+    if free < _TEMPORARY_BYTES:
+        advice = "free some space; compiled steps are unpacked there"
+        yield Finding("temporary files", _room(folder)[0], "note", advice)
+    else:
+        yield Finding("temporary files", _room(folder)[0])
+
+
 def _compiled_packages() -> Iterable[Finding]:
     """Compiled packages, and records of failed builds."""
     from rt_drama3.aot import failures
@@ -305,7 +328,7 @@ def _device() -> Iterable[Finding]:
     both = names[0] if small == large else f"{names[0]} for small models, {names[1]} for large ones"
     yield Finding("dtype", both)
     if device.type == "cpu":
-        own = torch.get_num_threads()
+        own = loading.pick_threads(loading.FLOAT32_MODEL, torch.get_num_threads())
         yield Finding("threads", f"1 for small models such as nano, {own} for large ones")
 
 
@@ -352,6 +375,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "nano voice": _nano,
         "checkpoints": _hub_cache,
         "cache": _own_cache,
+        "temporary files": _temporary_folder,
         "compiled steps": _compiled_packages,
     },
     "plan": {"device": _device, "engine": _engine, "nano budget": _nano_budget},

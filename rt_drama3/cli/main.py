@@ -20,6 +20,7 @@ from rt_drama3.cli.serve import serve
 from rt_drama3.cli.speak import speak
 from rt_drama3.cli.voice import voice_app
 from rt_drama3.errors import PipeClosed, RtDrama3Error
+from rt_drama3.system.text_io import escape_unprintable
 
 app = typer.Typer(
     name="rt-drama3",
@@ -44,6 +45,7 @@ def main() -> None:
     The code is 1, 141 if the only failure is that the reader of a pipe has exited, and 130 after
     Ctrl-C.
     """
+    escape_unprintable()
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         app()

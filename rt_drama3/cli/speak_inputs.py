@@ -5,7 +5,6 @@ Heavy imports wait until they are used, so that ``--help`` is fast.
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from rt_drama3.errors import RequestError
+from rt_drama3.system.text_io import check_argument, decode_utf8, read_stdin
 
 if TYPE_CHECKING:
     from rt_drama3.config import ModelConfig
@@ -60,16 +60,15 @@ def read_text(text: str) -> str:
     """Returns the text argument, or stdin for "-".
 
     Raises:
-        RequestError: stdin is not UTF-8.
+        RequestError: stdin is closed, or the text is not UTF-8.
     """
     if text != "-":
+        check_argument(text)
         return text
     try:
-        return sys.stdin.buffer.read().decode("utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"standard input is not UTF-8 text (byte {error.start}); convert it first."
-        ) from error
+        return decode_utf8(read_stdin()).strip()
+    except ValueError as error:
+        raise RequestError(f"standard input {error}.") from error
 
 
 def steering_pairs(given: list[str] | None) -> list[tuple[str | Path, float]]:

@@ -111,7 +111,7 @@ def choose_output(out: Path | None, sinks: Sequence[str] | None, inputs: Sequenc
         RequestError: an output cannot be used, overwrites a reference, or is given twice.
         SinkError: this system has no loopback device to use as a microphone.
     """
-    from rt_drama3.audio.writer import format_of
+    from rt_drama3.audio.writer import FORMATS, format_of
     from rt_drama3.sinks import make_sink
 
     if not sinks:
@@ -119,12 +119,17 @@ def choose_output(out: Path | None, sinks: Sequence[str] | None, inputs: Sequenc
         if str(out) != "-":
             _check_inputs(out, inputs)
             if not out.parent.is_dir():
-                raise RequestError(
-                    f"cannot write {out}: {out.parent} is not a folder; create it first."
-                )
+                advice = "create it first."
+                if str(out).partition(":")[0] in FORMATS:
+                    advice = f"FORMAT:PATH is a sink, --sink {out}."
+                raise RequestError(f"cannot write {out}: {out.parent} is not a folder; {advice}")
             format_of(out)
+        else:
+            _check_stdout()
         return Output(out)
     specs = list(sinks)
+    if _to_stdout(specs) or str(out) == "-":
+        _check_stdout()
     if out is not None:  # a path, even with a colon in it
         specs.append(os.path.join(os.curdir, out) if ":" in str(out) else str(out))
     seen: dict[str, str] = {}
@@ -219,6 +224,11 @@ def opened(specs: Sequence[str], rate: int) -> Iterator[Sink]:
 def _check_inputs(out: Path, inputs: Sequence[Path]) -> None:
     if any(out.resolve() == path.resolve() for path in inputs):
         raise RequestError(f"{out} is also a reference; choose another output.")
+
+
+def _check_stdout() -> None:
+    if sys.stdout is None:
+        raise RequestError("standard output is closed; open it, or write to a file.")
 
 
 def _to_stdout(specs: Sequence[str]) -> bool:

@@ -34,6 +34,50 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_limit(root: Path = Path("/")) -> float | None:
+    """Returns the CPU quota of this process's control groups in cores; None without one.
+
+    Reads the interfaces of versions 1 and 2, of every group from the process's own upwards.
+
+    Args:
+        root: the folder that holds ``proc`` and ``sys``.
+    """
+    limits: list[float] = []
+    for line in _words_of(root / "proc/self/cgroup", "\n"):
+        controllers, _, group = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounts = ("cpu", "cpu,cpuacct") if controllers else ("", "unified")
+        for folder in (root / "sys/fs/cgroup" / mount for mount in mounts):
+            path = folder / group.strip("/")
+            for place in (path, *(p for p in path.parents if p == folder or folder in p.parents)):
+                quota = _words_of(place / "cpu.max")
+                if not quota:
+                    quota = _words_of(place / "cpu.cfs_quota_us")
+                    quota += _words_of(place / "cpu.cfs_period_us")
+                if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+                    limits.append(int(quota[0]) / max(1, int(quota[1])))
+    return min(limits, default=None)
+
+
+def compute_cores(limit: float | None = None) -> int:
+    """Returns the number of threads that can compute without being throttled.
+
+    Args:
+        limit: CPU quota in cores; None reads that of this process.
+    """
+    limit = cpu_limit() if limit is None else limit
+    cores = usable_cores()
+    return cores if limit is None else max(1, min(cores, int(limit)))
+
+
+def _words_of(file: Path, separator: str | None = None) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").split(separator)
+    except OSError:
+        return []
+
+
 def cpuinfo(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """Returns Linux's description of the first core; empty on other systems."""
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from rt_drama3.errors import ConfigError
+from rt_drama3.system.text_io import decode_utf8
 
 _WANTED: dict[Any, str] = {
     bool: "true or false",
@@ -55,10 +56,14 @@ def read_toml(path: str | os.PathLike[str] | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = decode_utf8(Path(path).read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} {error}.") from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 

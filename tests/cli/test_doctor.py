@@ -20,6 +20,7 @@ from rich.console import Console
 from rt_drama3.aot import failures
 from rt_drama3.cli import doctor
 from rt_drama3.cli.doctor import PROBES, Finding, Report, collect, render
+from rt_drama3.system import machine
 
 
 def only(section: str, name: str) -> list[Finding]:
@@ -46,7 +47,9 @@ def test_every_probe_works_on_this_machine() -> None:
     assert report.healthy
     names = {section: [f.name for f in getattr(report, section)] for section in PROBES}
     assert names["machine"] == ["rt_drama3", "python", "system", "cpu", "memory"]
-    assert names["folders"] == ["nano voice", "checkpoints", "cache", "compiled steps"]
+    assert names["folders"] == [
+        *("nano voice", "checkpoints", "cache", "temporary files", "compiled steps")
+    ]
     assert names["audio"] == ["files", "speaker", "sound server"]
     assert "device" in names["plan"]
 
@@ -250,6 +253,26 @@ def test_a_cache_folder_that_is_a_file_is_reported(
     (finding,) = only("folders", "cache")
     assert finding.status == "missing"
     assert f"{tmp_path / 'cache'} is not a folder" in finding.value
+
+
+def test_an_unusable_temporary_folder_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert only("folders", "temporary files")[0].status == "ok"
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    (finding,) = only("folders", "temporary files")
+    assert finding.status == "missing"
+    assert finding.value.startswith(f"TMPDIR is {tmp_path / 'none'} (")
+    assert "set TMPDIR to a writable folder" in finding.advice
+
+
+def test_a_cpu_quota_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cpu_limit", lambda: 0.6)
+    assert "limited to 0.6 cores of CPU time" in only("machine", "cpu")[0].value
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    plan = {f.name: f.value for f in only("plan", "device")}
+    assert plan["threads"] == "1 for small models such as nano, 1 for large ones"
 
 
 def test_failed_and_damaged_packages_are_reported_and_removed(

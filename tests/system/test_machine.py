@@ -65,3 +65,48 @@ def test_silent_stderr_hides_only_output_of_its_block(
         raise ValueError("escapes")
     os.write(2, b"after")
     assert capfd.readouterr().err == "before after"
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "limit"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "60000 100000\n"}, 0.6),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "250000 100000"}, 2.5),
+        ("0::/a\n", {"a/cpu.max": "max 100000\n"}, None),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 0.5),
+        (
+            "3:memory:/a\n2:cpu,cpuacct:/a\n",
+            {
+                "cpu,cpuacct/a/cpu.cfs_quota_us": "60000",
+                "cpu,cpuacct/a/cpu.cfs_period_us": "100000",
+            },
+            0.6,
+        ),
+        (  # a container sees its own group as the root
+            "2:cpu,cpuacct:/docker/0\n",
+            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+            3.0,
+        ),
+        ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("2:cpuset:/\n", {"cpuset/cpu.max": "1 2"}, None),
+        ("", {}, None),
+    ],
+)
+def test_cpu_quotas_of_both_versions_are_read(
+    group: str, files: dict[str, str], limit: float | None, tmp_path: Path
+) -> None:
+    assert machine.cpu_limit(tmp_path) is None
+    contents = {f"sys/fs/cgroup/{name}": content for name, content in files.items()}
+    for name, content in {"proc/self/cgroup": group, **contents}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert machine.cpu_limit(tmp_path) == limit
+
+
+def test_compute_cores_respect_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    assert [machine.compute_cores(limit) for limit in (0.6, 2.5, 100.0)] == [1, 2, 8]
+    monkeypatch.setattr(machine, "cpu_limit", lambda: 3.0)
+    assert machine.compute_cores() == 3
+    monkeypatch.setattr(machine, "cpu_limit", lambda: None)
+    assert machine.compute_cores() == 8

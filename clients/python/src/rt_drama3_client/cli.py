@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import codecs
+import io
 import json
 import os
 import signal
@@ -36,6 +37,9 @@ BLOCK = 65_536  # bytes read from standard input per call
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # characters that the console lacks are escaped
+            stream.reconfigure(errors="backslashreplace")
     parser = _parser()
     options = parser.parse_args(arguments)
     before = signal.signal(signal.SIGTERM, _terminated)
@@ -122,6 +126,11 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("--barge-in requires --measure N.")
     if options.text is None:
         raise UsageError("no text was given; pass some, or - to read standard input.")
+    if any("\udc80" <= character <= "\udcff" for character in options.text):
+        raise UsageError(
+            f"the text is not UTF-8 (the locale's encoding is {sys.getfilesystemencoding()}); set "
+            "LC_ALL=C.UTF-8 or PYTHONUTF8=1."
+        )
     speech_options["format"] = _format(options)
     text = _standard_input(options.by) if options.text == "-" else options.text
     with Client(options.url, api_key=options.api_key, settings=settings) as client:
@@ -274,10 +283,13 @@ def _list(options: argparse.Namespace, settings: Settings) -> int:
 
 def _standard_input(by: str) -> Iterator[Part]:
     """Yields standard input as it arrives: lines, each flushed immediately, or words."""
-    decoder, offset, rest = codecs.getincrementaldecoder("utf-8")(), 0, ""
+    decoder, offset, rest = codecs.getincrementaldecoder("utf-8-sig")(), 0, ""
     while True:
         # Not sys.stdin: a thread blocked in it would keep the process from exiting.
-        block = os.read(0, BLOCK)
+        try:
+            block = os.read(0, BLOCK)
+        except OSError as error:
+            raise UsageError(f"standard input cannot be read: {error.strerror}.") from error
         try:
             rest += decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
