@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -16,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,7 +29,7 @@ from rt_drama3.protocol import FORMATS
 from rt_drama3.server.app import create_app
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.service import Service
-from rt_drama3.server.transport.http import timed_http
+from rt_drama3.server.transport.http import TimedHttp, timed_http
 from rt_drama3.server.transport.websockets import WebSockets
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ OVERSIZE = 1 << 20  # bytes above the message limit at which the frame itself is
 KEEP_ALIVE_SECONDS = 30
 SHUTDOWN_SECONDS = 2  # for connections to close after the last speech
 STUCK_SECONDS = 30  # for which the system retries sending to a peer that reads nothing
+FORCED_SECONDS = 0.2  # for last messages to be sent in a forced shutdown
+PORT_ATTEMPTS = 10  # to find a port that is free on every address
+_NO_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a family that this machine lacks
 SWITCH_SECONDS = 0.0005  # for which a thread may keep the interpreter from the event loop
 
 
@@ -75,8 +79,8 @@ class Server:
 
     def __init__(self, app: Starlette, config: ServerConfig) -> None:
         self.service: Service = app.state.service
-        self._listener = listen(config.host, config.port, config.send_buffer)
-        self.port: int = self._listener.getsockname()[1]
+        self._listeners = listen(config.host, config.port, config.send_buffer)
+        self.port: int = self._listeners[0].getsockname()[1]
         ping = config.ping_seconds or None
         settings = uvicorn.Config(
             app,
@@ -139,7 +143,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self._stopping, self._forced = asyncio.Event(), asyncio.Event()
         with self._signals():
-            serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+            serving = asyncio.create_task(self._uvicorn.serve(sockets=self._listeners))
             if load is not None:
                 threading.Thread(
                     target=self._load, args=(load,), name="rt-drama3-load", daemon=True
@@ -148,8 +152,18 @@ class Server:
             await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
             stopped.cancel()
             await self._drain(self._forced)
+            # Ended connections end their tasks; uvicorn would cancel these, with a traceback.
+            self._end_connections(unfinished=True)
+            seconds = FORCED_SECONDS if self._forced.is_set() else SHUTDOWN_SECONDS - 0.5
+            self.loop.call_later(seconds, self._end_connections)
             self._uvicorn.should_exit = True
             await serving
+
+    def _end_connections(self, unfinished: bool = False) -> None:
+        """Aborts connections: all, or those whose request has not arrived completely."""
+        for connection in list(self._uvicorn.server_state.connections):
+            if not unfinished or (isinstance(connection, TimedHttp) and connection.unfinished()):
+                connection.transport.abort()
 
     async def _drain(self, forced: asyncio.Event) -> None:
         draining = asyncio.create_task(self.service.drain.drain())
@@ -204,8 +218,11 @@ class Server:
                 signal.signal(number, handler)
 
 
-def listen(host: str, port: int, send_buffer: int) -> socket.socket:
-    """Returns a listening socket; accepted connections inherit its options.
+def listen(host: str, port: int, send_buffer: int) -> list[socket.socket]:
+    """Returns a listening socket for every address of a host, all on one port.
+
+    Accepted connections inherit their options. For ``localhost`` the addresses are usually
+    127.0.0.1 and ::1; a family that this machine lacks is left out.
 
     Args:
         host: name or address.
@@ -217,12 +234,33 @@ def listen(host: str, port: int, send_buffer: int) -> socket.socket:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # For "localhost", some systems return ::1 first, but most clients use 127.0.0.1.
-        first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-        family, kind, number, _, address = first
-        listener = socket.socket(family, kind, number)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}: {error.strerror or error}.") from error
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    addresses.sort(key=lambda entry: entry[0] != socket.AF_INET)  # what most clients try first
+    for _ in range(PORT_ATTEMPTS if port == 0 else 1):
+        listeners: list[socket.socket] = []
+        failure: OSError | None = None
+        for family, address in addresses:
+            chosen = listeners[0].getsockname()[1] if listeners else port
+            try:
+                listeners.append(_listener(family, (address[0], chosen, *address[2:]), send_buffer))
+            except OSError as error:
+                if failure is None or error.errno not in _NO_ADDRESS:
+                    failure = error
+        if listeners and (failure is None or failure.errno in _NO_ADDRESS):
+            return listeners
+        for listener in listeners:
+            listener.close()
+    assert failure is not None
+    raise ConfigError(
+        f"cannot listen on {host}:{port}: {failure.strerror or failure}; choose another --port, or "
+        "stop the program that uses it."
+    ) from failure
+
+
+def _listener(family: int, address: tuple[Any, ...], send_buffer: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if sys.platform != "win32":  # where it would let other processes take over the port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -232,12 +270,9 @@ def listen(host: str, port: int, send_buffer: int) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_TCP, option, 1_000 * STUCK_SECONDS)
         listener.bind(address)
         listener.listen(2_048)
-    except OSError as error:
+    except OSError:
         listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port, or "
-            "stop the program that uses it."
-        ) from error
+        raise
     listener.setblocking(False)
     return listener
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -101,19 +102,90 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(
     assert "no such thing" in str(ended[0])
 
 
-def test_a_name_of_both_families_is_listened_to_where_clients_look(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    known = socket.getaddrinfo("127.0.0.1", 0, type=socket.SOCK_STREAM)
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
-    def both(*_: object, **__: object) -> list[Any]:
-        return [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)), *known]
 
+def both_families(*_: object, **__: object) -> list[Any]:
+    known = socket.gethostbyname("127.0.0.1")
+    return [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (known, 0)),
+    ]
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="needs IPv6")
+def test_a_name_of_both_families_is_listened_to_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(socket, "getaddrinfo", both)
-        listener = run.listen("localhost", 0, 65_536)
+        patch.setattr(socket, "getaddrinfo", both_families)
+        listeners = run.listen("localhost", 0, 65_536)
+    first, second = (listener.getsockname() for listener in listeners)
+    assert (first[0], second[0]) == ("127.0.0.1", "::1")
+    assert first[1] == second[1]
+    for listener, address in zip(listeners, (first, second), strict=True):
+        with listener, socket.socket(listener.family) as client:
+            client.connect(address)
+
+
+def test_a_family_that_this_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = run._listener
+
+    def without_ipv6(family: int, address: tuple[Any, ...], size: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "not available")
+        return real(family, address, size)
+
+    monkeypatch.setattr(run, "_listener", without_ipv6)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", both_families)
+        (listener,) = run.listen("localhost", 0, 65_536)
     with listener:
         assert listener.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+def test_a_body_that_does_not_come_does_not_hold_up_the_end(
+    stops: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(run, "SHUTDOWN_SECONDS", 4 * WAIT)
+    with (
+        socket.socket() as raw,
+        serving(shared_drama(), tmp_path, drain_seconds=4 * WAIT) as place,
+    ):
+        raw.settimeout(WAIT)
+        raw.connect(("127.0.0.1", place.port))
+        raw.sendall(b"POST /v1/tts HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + b'{"te')
+        until(lambda: place.service.access.connections, "counting the client in")
+        began = time.monotonic()
+        place.server.stop()
+        if stops == 2:
+            until(lambda: place.service.drain.draining, "draining")
+            place.server.force_stop()
+    assert time.monotonic() - began < 2 * WAIT
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_second_stop_does_not_wait_for_readers_that_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "SHUTDOWN_SECONDS", 4 * WAIT)
+    with serving(shared_drama(), tmp_path, drain_seconds=4 * WAIT) as place:
+        raw = reader_that_stops(place)
+        began = time.monotonic()
+        place.server.stop()
+        until(lambda: place.service.drain.draining, "draining")
+        place.server.force_stop()
+    raw.close()
+    assert time.monotonic() - began < 2 * WAIT
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_an_engine_that_fails_later_is_not_called_one_that_loads(tmp_path: Path) -> None:

@@ -91,6 +91,10 @@ class TimedHttp(TimeSliced, H11Protocol):
         self.transport.close()
         self.loop.call_later(ABORT_SECONDS, self.transport.abort)
 
+    def unfinished(self) -> bool:
+        """Whether the body of a request is still arriving."""
+        return not self._upgraded() and self.conn.their_state is h11.SEND_BODY
+
     def _upgraded(self) -> bool:
         return self not in self.connections
 
