@@ -111,7 +111,8 @@ def choose_output(out: Path | None, sinks: Sequence[str] | None, inputs: Sequenc
         RequestError: an output cannot be used, overwrites a reference, or is given twice.
         SinkError: this system has no loopback device to use as a microphone.
     """
-    from rt_drama3.audio.writer import FORMATS, format_of
+    from rt_drama3.audio.stream_encode import FORMATS
+    from rt_drama3.audio.writer import format_of
     from rt_drama3.sinks import make_sink
 
     if not sinks:
