@@ -16,7 +16,6 @@ from rt_drama3.model import SpeechModel
 from rt_drama3.scenes.references import References
 from rt_drama3.scenes.steering import SteeringStore
 from rt_drama3.system.machine import compute_cores
-from rt_drama3.system.paths import data_dir
 from rt_drama3.text.prompt import PromptBuilder
 
 SMALL_MODEL = 50_000_000  # parameters; below, one CPU thread beats several (spin barriers)
@@ -103,7 +102,7 @@ def load_model(
         ),
         sampling=checkpoint.read_sampling(path),
         references=References(codec, checkpoint.read_fixed_voice(path), threads),
-        steering=SteeringStore(model, data_dir() / "steering", directions),
+        steering=SteeringStore(model, None, directions),
         segments=checkpoint.read_segments(path),
         threads=threads,
     )

@@ -78,7 +78,15 @@ class CompiledForms:
         batches = [1]
         while 2 * batches[-1] <= self._config.codec_batch_frames:
             batches.append(2 * batches[-1])
-        self.builder = PackageBuilder(self._step.model, self._codec, self._config.sizes, batches)
+        try:
+            self.builder = PackageBuilder(
+                self._step.model, self._codec, self._config.sizes, batches
+            )
+        except ConfigError as error:  # there is no cache folder
+            if wanted != "auto":
+                raise
+            log.warning("continuing in eager mode: %s", error)
+            return
         for _ in range(2):  # a package that does not load is rebuilt
             if wanted == "compile" and not self.builder.ready():
                 self.builder.start()

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from rt_drama3.errors import RequestError
 from rt_drama3.model import LayerHook, SpeechModel, StreamState
+from rt_drama3.system.paths import data_dir
 from rt_drama3.text.directions import has_directions, shared_tokens, strip_directions
 from rt_drama3.text.prompt import PromptBuilder
 from rt_drama3.text.rules import check_text, flatten, with_speaker_tag
@@ -170,11 +171,11 @@ class SteeringStore:
 
     Args:
         model: the model that they must fit.
-        folder: folder of the named vectors.
+        folder: folder of the named vectors; None is this user's, looked up on use.
         measurable: whether the model was trained on directions, so that it can be measured.
     """
 
-    def __init__(self, model: SpeechModel, folder: Path, measurable: bool = True) -> None:
+    def __init__(self, model: SpeechModel, folder: Path | None, measurable: bool = True) -> None:
         self._model = model
         self._measurable = measurable
         self.folder = folder
@@ -192,13 +193,14 @@ class SteeringStore:
 
         Raises:
             RequestError: the name is invalid.
+            ConfigError: this user has no home folder.
         """
         if not _NAME.fullmatch(name):
             raise RequestError(
                 f"invalid steering name {name[:80]!r}: use up to 64 letters, digits, - and _, "
                 "starting with a letter or digit."
             )
-        return self.folder / f"{name}.safetensors"
+        return (self.folder or data_dir() / "steering") / f"{name}.safetensors"
 
     def find(self, source: str | Path | Steering) -> Steering:
         """Returns a vector that fits the model.

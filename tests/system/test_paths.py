@@ -12,8 +12,11 @@ from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
 from platformdirs.windows import Windows
 
+from rt_drama3 import drama3
+from rt_drama3.engine.config import EngineConfig
 from rt_drama3.errors import ConfigError
 from rt_drama3.system.paths import cache_dir, data_dir
+from tests.small import small_directory
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +98,21 @@ def test_a_missing_home_folder_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         cache_dir()
     monkeypatch.setenv("RT_DRAMA3_CACHE", os.sep)
     assert cache_dir() == Path(os.sep)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs the pwd module")
+def test_a_user_without_a_home_folder_can_speak(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import pwd
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    with pytest.raises(ConfigError, match="no home folder"):
+        data_dir()
+    with drama3.load(small_directory(), engine=EngineConfig(step_mode="auto")) as drama:
+        assert drama.generate("Hi.", seed=1, max_frames=2).codes.shape[1] == 2
+    assert "continuing in eager mode: this user has no home folder" in caplog.text
