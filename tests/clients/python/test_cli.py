@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rt_drama3.audio import read_audio
+from rt_drama3_client import cli
 from rt_drama3_client.address import URL_VARIABLE
 from rt_drama3_client.cli import main
 from tests.server.tools import LONG, Place
@@ -291,3 +293,33 @@ def test_sound_library_output_is_suppressed(
     assert [line.split(" ")[0] for line in said] == ["error:" if broken else "spoke"]
     os.write(2, b"heard again")
     assert capfd.readouterr().err == "heard again"
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, *blocks: bytes) -> list[cli.Part]:
+    """What the command takes from standard input that arrives in these blocks."""
+    left = [*blocks, b""]
+    monkeypatch.setattr(cli.os, "read", lambda *_: left.pop(0))
+    return list(cli._standard_input("line"))
+
+
+def test_a_byte_order_mark_on_standard_input_is_not_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = piped(monkeypatch, b"\xef\xbb\xbfHello.\n")
+    assert whole[0] == "Hello.\n"
+    assert piped(monkeypatch, b"\xef", b"\xbb\xbfHel", b"lo.\n") == whole
+
+
+def test_closed_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> bytes:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(cli.os, "read", closed)
+    with pytest.raises(cli.UsageError, match="standard input cannot be read: Bad file descriptor"):
+        next(cli._standard_input("line"))
+
+
+def test_text_that_the_locale_could_not_decode_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["caf\udce9"])
+    assert "the text is not UTF-8 (the locale's encoding is" in capsys.readouterr().err
