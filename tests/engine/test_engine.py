@@ -27,7 +27,6 @@ from tests.small import (
     running,
     say,
     shared_drama,
-    until,
 )
 
 # What is said.
@@ -80,19 +79,21 @@ def test_streams_side_by_side_say_what_each_says_alone(engine: Engine) -> None:
 
 
 def test_a_stream_does_not_mind_who_comes_and_goes(engine: Engine) -> None:
-    expected = codes_of(say(engine, TEXTS[0], seed=7, max_frames=40))
+    expected = codes_of(say(engine, TEXTS[0], seed=7, max_frames=200))
     frames = Frames(engine)
-    speech = say(engine, TEXTS[0], seed=7, max_frames=40)
-    until(lambda: frames.made[speech] >= 3)
+    frames.hold()
+    speech = say(engine, TEXTS[0], seed=7, max_frames=200)
+    frames.allow_until(lambda: frames.made[speech] >= 3)
     others = []
     for number in range(6):
         others.append(say(engine, TEXTS[1], seed=number, max_frames=3 + number))
         if number % 2:
             others[-2].cancel()
+    frames.allow_until(lambda: max(frames.batches) > 1, "company")
+    frames.free()
     assert np.array_equal(codes_of(speech), expected)
     for other in others:
         other.result(WAIT)
-    assert max(frames.batches) > 1
 
 
 def test_the_seed_is_reported_and_gives_the_take_again(engine: Engine) -> None:

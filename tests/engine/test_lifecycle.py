@@ -41,7 +41,7 @@ def test_more_than_fits_waits_with_a_position_and_is_served_in_order() -> None:
         speaking = say(engine, TEXTS[0], max_frames=None)
         frames.wait_for_one()
         waiting = [say(engine, text) for text in TEXTS[1:4]]
-        with pytest.raises(Overloaded, match=r"4 streams speak.*max_streams \+ max_queue"):
+        with pytest.raises(Overloaded, match=r"4 streams active.*max_streams \+ max_queue"):
             say(engine, TEXTS[4])
         frames.allow_until(lambda: [position(engine, s) for s in waiting] == [0, 1, 2], "queueing")
         assert position(engine, speaking) is None

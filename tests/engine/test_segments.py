@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from rt_drama3 import Drama3
 from rt_drama3.checkpoint import read_segments
 from rt_drama3.config import SegmentConfig
+from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.errors import CheckpointError
 from tests.small import heard
@@ -22,7 +24,7 @@ TEXT = (
 )
 
 
-def test_pieces_are_read_from_the_checkpoint(tmp_path: Path) -> None:
+def test_segment_sizes_are_read_from_the_checkpoint(tmp_path: Path) -> None:
     assert read_segments(tmp_path) == SegmentConfig(300, True)
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps({"piece_bytes": 90, "remembers_pieces": False}))
@@ -30,14 +32,14 @@ def test_pieces_are_read_from_the_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [63, "110", 110.5, True, None])
-def test_pieces_that_cannot_work_are_refused(tmp_path: Path, value: Any) -> None:
+def test_segment_sizes_that_cannot_work_are_refused(tmp_path: Path, value: Any) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"piece_bytes": value}))
     with pytest.raises(CheckpointError, match="piece_bytes is"):
         read_segments(tmp_path)
 
 
 @pytest.mark.parametrize("remembered", [False, True])
-def test_pieces_are_no_longer_and_see_what_they_may(
+def test_segments_are_no_longer_and_see_what_they_may(
     nano: Drama3, monkeypatch: pytest.MonkeyPatch, remembered: bool
 ) -> None:
     seen: list[int] = []
@@ -48,9 +50,9 @@ def test_pieces_are_no_longer_and_see_what_they_may(
         return build(text, references, history, **settings)
 
     monkeypatch.setattr(nano.prompts, "build", watched)
-    monkeypatch.setattr(nano.engine, "_segments", SegmentConfig(110, remembered))
-    speech = nano.engine.open(SpeechRequest(TEXT, seed=1, max_frames=400))
-    _, summary = heard(speech)
+    loaded = replace(nano.loaded, segments=SegmentConfig(110, remembered))
+    with Engine(loaded) as engine:
+        _, summary = heard(engine.open(SpeechRequest(TEXT, seed=1, max_frames=400)))
     assert len(summary.segments) >= 3
     assert all(len(text.encode()) <= 110 for text, _ in summary.segments)
     assert max(seen) == (2 if remembered else 0)
