@@ -41,6 +41,7 @@ _SENTENCE_END = re.compile(
 _STANDING_END = re.compile(
     rf"(?:[{_MARKS}:]|[。！？．｡।॥：]){CLOSERS}[{WHITE_SPACE}]*$|\n[{WHITE_SPACE}]*$"
 )
+_UNFINISHED_CLOSER = re.compile(r"<(?:/(?:[A-Za-z][\w-]*)?)?\Z")
 _NEXT_WORD = re.compile(
     rf"{CLOSERS}[{WHITE_SPACE}]+[\"'“‘«„(*_~`]*(?P<word>[^\W\d_]+(?:['’]\w+)?|\d)(?P<complete>.)?",
     re.DOTALL,
@@ -141,7 +142,12 @@ def complete_ends(text: str, *, normalized: bool = False) -> list[int]:
         text: of one or more turns, as far as it has arrived.
         normalized: the text will be normalised, which reads the tags of HTML and SSML one by one.
     """
-    ends = {*sentence_ends(text, 0, len(text) - 1), *_line_ends(text)}
+    ends = {
+        end
+        for end in sentence_ends(text, 0, len(text) - 1)
+        if not _UNFINISHED_CLOSER.match(text, end)  # it may yet belong to the sentence
+    }
+    ends.update(_line_ends(text))
     if not ends:
         return []
     markup = list(MARKUP.finditer(text))

@@ -106,7 +106,7 @@ def _plain(token: str) -> Callable[[dict[str, Any]], None]:
         (_rename("<|interleave|>"), "<|interleave|> is missing"),
         (_rename("<|speaker:15|>"), "<|speaker:15|> is missing"),
         (_rename("<|semantic:33|>"), "<|semantic:33|> is missing"),
-        (_plain("<|voice|>"), "<|voice|> becomes"),
+        (_plain("<|voice|>"), "<|voice|> is encoded as"),
     ],
 )
 def test_tokenizer_that_disagrees(

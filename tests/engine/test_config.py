@@ -210,7 +210,7 @@ def test_a_file_without_a_table_of_settings_is_named(tmp_path: Path, text: str) 
 def test_a_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "engine.toml"
     path.write_bytes(b"max_streams = 1 # \xff")
-    with pytest.raises(ConfigError, match=r"engine\.toml is not valid TOML"):
+    with pytest.raises(ConfigError, match=r"engine\.toml is not UTF-8 text"):
         read(path)
 
 

@@ -441,4 +441,4 @@ def test_a_stream_that_ends_while_it_is_paused_starts_its_next_piece_awake() -> 
             frames = sum(chunk.frames for chunk in speech)
             summary = speech.result(WAIT)
             assert frames == summary.codes.shape[1]
-            assert len(summary.segments) == 3
+            assert len(summary.segments) == 4

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rt_drama3.errors import RequestError
@@ -154,6 +154,8 @@ def split_in_parts(text: str, sizes: list[int], normalized: bool) -> list[str]:
     st.lists(st.integers(1, 30), min_size=1, max_size=9),
     st.booleans(),
 )
+@example("。</b>", [1], False)
+@example("Yes.</b> No. ", [1], True)
 @settings(max_examples=500, deadline=None)
 def test_the_cuts_do_not_depend_on_how_the_text_arrives(
     text: str, sizes: list[int], normalized: bool
