@@ -25,6 +25,7 @@ from rt_drama3.audio.pcm import float_to_s16le
 from rt_drama3.audio.stream_resample import Quality
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import Speech, SpeechRequest
+from rt_drama3.engine.stream import Stream
 from tests.server.tools import Place, audio_of
 from tests.small import WAIT, Frames, until
 
@@ -53,6 +54,7 @@ class Watched:
     def __init__(self, place: Place, engine: Engine) -> None:
         self.place = place
         self.speeches: list[Speech] = []
+        self._streams: list[Stream | None] = []
         self._engine = engine
         self._open = engine.open
         engine.open = self._opened  # type: ignore[method-assign]
@@ -61,6 +63,7 @@ class Watched:
         if request.seed is None:
             request = replace(request, seed=SEED)
         speech = self._open(request)
+        self._streams.append(self._engine.core.streams.get(speech))
         self.speeches.append(speech)
         return speech
 
@@ -71,6 +74,13 @@ class Watched:
     @property
     def url(self) -> str:
         return self.place.url
+
+    def segments(self, number: int) -> list[tuple[str, int]]:
+        """Text and first frame of each segment that a stream has begun so far."""
+        stream = self._streams[number]
+        return list(
+            self.speeches[number].result(WAIT).segments if stream is None else stream.segments
+        )
 
     def frames(self) -> int:
         """Frames of the last stream, once it has ended."""

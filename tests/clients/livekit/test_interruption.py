@@ -105,7 +105,7 @@ def test_session_with_aligned_transcript(server: Watched) -> None:
 
     shown = run(work())
     assert "".join(shown) == written
-    segments = [segment for segment, _ in server.speeches[0].segments]
+    segments = [segment for segment, _ in server.segments(0)]
     assert [text.strip() for text in shown if text] == segments
 
 

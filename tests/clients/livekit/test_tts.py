@@ -93,7 +93,7 @@ def test_early_words(server: Watched) -> None:
         "Hello there ", FLUSH, "and good day. ", FLUSH, "Yes.", sample_rate=RATE
     )
     assert_same(without_marker(heard, expected), expected)
-    assert server.speeches[-1].segments[0][0] == "Hello there"
+    assert server.segments(-1)[0][0] == "Hello there"
 
 
 def test_flush_speaks_an_incomplete_sentence(server: Watched) -> None:

@@ -93,7 +93,7 @@ async def say(stream: Any, server: Watched, number: int, *sentences: str, size: 
             stream.push_text(text[place : place + size])
 
         def begun(count: int = count) -> bool:
-            return len(server.speeches) > number and len(server.speeches[number].segments) >= count
+            return len(server.speeches) > number and len(server.segments(number)) >= count
 
         await asyncio.to_thread(until, begun, f"beginning {sentence!r}")
     stream.end_input()
@@ -111,7 +111,7 @@ def replayed(server: Watched, number: int, text: str, rate: int = RATE) -> bytes
         text: that it must have been.
         rate: Hz.
     """
-    segments = [segment for segment, _ in server.speeches[number].segments]
+    segments = [segment for segment, _ in server.segments(number)]
     assert " ".join(segments) == " ".join(text.split())
     parts: list[Any] = []
     for segment in segments:

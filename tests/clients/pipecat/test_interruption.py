@@ -96,7 +96,7 @@ def test_words_overtaken_by_the_interruption(server: Watched) -> None:
 
     assert run(work()) == ["Hello there.", "Now the third."]
     assert len(server.speeches) == 2
-    assert [segment for segment, _ in server.speeches[1].segments] == ["Now the third."]
+    assert [segment for segment, _ in server.segments(1)] == ["Now the third."]
 
 
 def test_pipeline_without_answer_frames_speaks_after_an_interruption(

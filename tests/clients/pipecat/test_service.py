@@ -95,9 +95,7 @@ def test_sentence_aggregation_of_pipecat(server: Watched) -> None:
 
     heard = run(work())
     assert heard
-    assert " ".join(segment for segment, _ in server.speeches[0].segments) == " ".join(
-        SENTENCES[:2]
-    )
+    assert " ".join(segment for segment, _ in server.segments(0)) == " ".join(SENTENCES[:2])
 
 
 def test_early_words(server: Watched) -> None:
@@ -126,7 +124,7 @@ def test_text_and_audio_come_in_order(server: Watched) -> None:
     places = [n for n, frame in enumerate(frames) if isinstance(frame, TTSTextFrame)]
     marks = [frames[n] for n in places]
     assert [mark.text for mark in marks] == SENTENCES
-    first_frames = [first for _, first in server.speeches[0].segments]
+    first_frames = [first for _, first in server.segments(0)]
     for mark, first in zip(marks, first_frames, strict=True):
         assert (mark.pts - marks[0].pts) / 1e9 == pytest.approx(first * 2048 / 44_100, abs=1e-3)
         assert mark.append_to_context

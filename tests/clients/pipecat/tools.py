@@ -44,7 +44,7 @@ def begun(server: Watched, number: int, segments: int) -> None:
     """Waits until a stream has begun that many segments of its text."""
 
     def is_so() -> bool:
-        return len(server.speeches) > number and len(server.speeches[number].segments) >= segments
+        return len(server.speeches) > number and len(server.segments(number)) >= segments
 
     until(is_so, f"segment {segments} of stream {number}")
 
@@ -58,7 +58,7 @@ def replayed(server: Watched, number: int, text: str, rate: int = RATE) -> bytes
         text: that it must have been.
         rate: Hz.
     """
-    segments = [segment for segment, _ in server.speeches[number].segments]
+    segments = [segment for segment, _ in server.segments(number)]
     assert " ".join(segments) == " ".join(text.split())
     parts: list[Any] = []
     for segment in segments:
