@@ -78,7 +78,7 @@ def test_bad_clips_are_reported_by_their_place() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ((np.zeros(9),), r"reference 1 is a tuple of 1; \(samples, sample_rate\)"),
+        ((np.zeros(9),), r"reference 1 is a tuple of 1; use \(samples, sample_rate\)"),
         ((np.zeros(9), "fast"), "reference 1 has sample rate 'fast'"),
         ((np.zeros(9), float("nan")), "reference 1 has sample rate nan"),
         ((np.zeros(9), None), "reference 1 has sample rate None"),
