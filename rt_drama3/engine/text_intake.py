@@ -7,13 +7,12 @@ from collections import deque
 
 from rt_drama3.errors import RequestError
 from rt_drama3.text.directions import spoken_words
-from rt_drama3.text.normalize import normalized
+from rt_drama3.text.normalize import keeps_speech
 from rt_drama3.text.rules import (
     SEGMENT_BYTES,
     check_part,
     check_text,
     flatten,
-    has_speech,
     last_speaker_tag,
     split_growing,
     split_text,
@@ -168,7 +167,7 @@ class TextIntake:
             segments += split_text(words if own else speaker + words, self._longest)
             speaker = last_speaker_tag(words) or speaker
         if self.normalizes:
-            segments = [segment for segment in segments if has_speech(normalized(segment))]
+            segments = list(filter(keeps_speech, segments))
         self._speaker = speaker
         with self._lock:
             self._segments.extend(segments)

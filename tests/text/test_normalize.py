@@ -7,11 +7,12 @@ import re
 import time
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from rt_drama3.text.normalize import normalize
+from rt_drama3.text.normalize import keeps_speech, normalize, normalized
 from rt_drama3.text.normalize.dates import roman
+from rt_drama3.text.rules import has_speech
 
 ONES = dict(
     zip(
@@ -337,3 +338,13 @@ def test_hostile_text_takes_linear_time(unit: str) -> None:
 
     cost(300)
     assert cost(6000) < 120 * max(min(cost(300) for _ in range(3)), 1e-3)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.text(max_size=60).filter(lambda text: not re.search(r"[<\[`~&]", text)))
+@example("12. 1/2 -- (c) 3*4*5 __ == 5'10\"")
+@example("| a | b |")
+def test_only_markup_can_be_left_out(text: str) -> None:
+    assume(has_speech(text))
+    assert keeps_speech(text)
+    assert has_speech(normalized(text))

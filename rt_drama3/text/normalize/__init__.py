@@ -13,12 +13,14 @@ from typing import NamedTuple
 from rt_drama3.text.normalize.markup import needs_mark, plain_line
 from rt_drama3.text.normalize.numbers import say_numbers
 from rt_drama3.text.normalize.short import say_addresses, say_short_forms
+from rt_drama3.text.rules import has_speech
 from rt_drama3.text.sentences import LINE_BREAK, WHITE_SPACE, blocks
 
 __all__ = ["Normalized", "normalize", "normalized"]
 
 _SPECIAL = re.compile(r"(<\|[^|<>]*\|>)")
 _DIRECTION = re.compile(r"(\[[^\[\]]*\]|</?[A-Za-z][\w:-]*(?:\s[^<>]*)?>)")
+_MARKUP = re.compile(r"[<\[`~&]")
 _STRAY = re.compile(r"(?<!\S)[*_`~|^#=\\]+(?!\S)")
 _MARKS_ALONE = re.compile(r"[\s.,;:!?…-]*")
 _PASSES = 10  # more than any text was seen to need
@@ -64,6 +66,14 @@ def normalized(segment: str) -> str:
     Normalising cannot make a token of the prompt's structure: it writes no ``<|``.
     """
     return normalize(segment).text
+
+
+def keeps_speech(segment: str) -> bool:
+    """Whether a segment with speech (``has_speech``) still has some once it is normalised.
+
+    Only markup can be left out, so prose is not normalised for the answer.
+    """
+    return not _MARKUP.search(segment) or has_speech(normalized(segment))
 
 
 def _normalize(text: str, notices: dict[str, None]) -> str:
