@@ -264,8 +264,10 @@ def build_all(recipe: Recipe) -> None:
         with _turn():
             _build_runner()
         for path, build in jobs:
+            if published(path):
+                continue
             with _turn():
-                if not published(path):
+                if not published(path):  # another recipe may need it, too
                     _build(path, build)
 
 
