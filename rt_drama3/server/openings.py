@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rt_drama3.engine.best_of import FinishedTake, Takes
 from rt_drama3.engine.events import SpeechSummary
+from rt_drama3.engine.opening import check_normalize
 from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.protocol import ModelFacts, Reference, Refused, SpeechOrder, as_speaker
 from rt_drama3.protocol.order import checked_audio
@@ -92,8 +93,7 @@ class Openings:
         self._check_ready = check_ready
         self.fetcher: Fetcher | None = None
         if config.url_references:
-            ports = [int(port) for port in config.url_ports]
-            self.fetcher = Fetcher(config.url_seconds, ports, config.url_requests)
+            self.fetcher = Fetcher(config.url_seconds, config.url_ports, config.url_requests)
 
     async def open(self, order: SpeechOrder) -> Opened:
         """Opens a stream for an order.
@@ -154,7 +154,7 @@ class Openings:
             order = replace(order, directing=replace(order.directing, guidance=None))
         if is_unreadable(order.text, drama.prompts.tokenizer):
             notices.append(UNREADABLE)
-        if order.normalize == "on" or (order.normalize == "auto" and drama.prompts.normalizes):
+        if check_normalize(order.normalize, drama.prompts.normalizes):
             notices += normalization_notices(order.text, drama.prompts.tokenizer)
         order = replace(order, notices=tuple(notices))
         speech = request = None
