@@ -22,7 +22,7 @@ from rt_drama3.config import ModelConfig
 from rt_drama3.engine.best_of import Takes
 from rt_drama3.engine.config import EngineConfig, read_engine_config
 from rt_drama3.engine.engine import Engine
-from rt_drama3.engine.events import Audio, Durations, Segment, SpeechSummary
+from rt_drama3.engine.events import Audio, Durations, SpeechSummary
 from rt_drama3.engine.speech import SpeechRequest, SpeechSettings
 from rt_drama3.errors import RequestError
 from rt_drama3.loading import LoadedModel, load_model
@@ -137,15 +137,12 @@ class Drama3:
             DeviceError: the engine failed, or belongs to the parent of this process.
         """
         speech = self.engine.open(SpeechRequest(text, **settings))
-        parts, known = [np.zeros(0, dtype=np.float32)], 0
+        parts = [np.zeros(0, dtype=np.float32)]
         try:
-            for event in speech.events():
-                if isinstance(event, Segment):
-                    known = event.known
-                elif isinstance(event, Audio):
-                    parts.append(event.pcm)
-                    if progress is not None:
-                        progress(event.segment, known)
+            for chunk in speech:
+                parts.append(chunk.pcm)
+                if progress is not None:
+                    progress(chunk.segment, speech.known_segments)
         except BaseException:
             speech.cancel()
             raise

@@ -176,7 +176,7 @@ def play(
             first = first or next(chunks, None)
             for chunk in itertools.chain([] if first is None else [first], chunks):
                 write(chunk.pcm)
-                update(chunk.segment, speech.pieces)
+                update(chunk.segment, speech.known_segments)
     finally:
         speech.cancel()
     return None if first is None else 1e3 * (first.stamps.decoded - first.stamps.accepted)

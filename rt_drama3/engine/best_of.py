@@ -85,11 +85,11 @@ class FinishedTake:
 
     def __init__(self, take: RankedTake, durations: Durations, accepted: float) -> None:
         self._take, self._durations, self._accepted = take, durations, accepted
-        self.pieces = int(bool(len(take.audio)))
+        self.known_segments = int(bool(len(take.audio)))
 
     async def events(self) -> AsyncIterator[Event]:
         """See ``Speech.events``."""
-        if self.pieces:
+        if self.known_segments:
             yield Segment(0, self._take.text, 0, 0, 1)
         for chunk in self:
             yield chunk
@@ -113,7 +113,7 @@ class FinishedTake:
         """The summary of the stream that made it."""
         take = self._take
         return SpeechSummary(
-            segments=((take.text, 0),) * self.pieces,
+            segments=((take.text, 0),) * self.known_segments,
             codes=take.codes,
             sample_rate=take.sample_rate,
             seed=take.seed,

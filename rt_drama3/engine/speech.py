@@ -152,7 +152,7 @@ class Speech:
 
     Attributes:
         waited_for: the reason of the latest ``Queued``, empty if it never had to wait.
-        pieces: segments known when the latest one began.
+        known_segments: segments known when the latest one began.
     """
 
     def __init__(self, owner: SpeechOwner, request: SpeechRequest, keep: object = None) -> None:
@@ -168,7 +168,7 @@ class Speech:
         self._ended = False
         self._cancelled = False
         self.waited_for = ""
-        self.pieces = 0
+        self.known_segments = 0
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
 
     # What the client calls.
@@ -279,7 +279,7 @@ class Speech:
             if isinstance(event, Queued):
                 self.waited_for = event.reason
             elif isinstance(event, Segment):
-                self.pieces = event.known
+                self.known_segments = event.known
             elif isinstance(event, Audio):
                 self._unread += event.seconds
             self._events.append(event)
