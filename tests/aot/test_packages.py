@@ -87,6 +87,18 @@ def built(model: SpeechModel, streams: int) -> None:
         build_step(model.config, model.dtype, streams, path)
 
 
+def published_elsewhere(
+    model: SpeechModel, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> tuple[Path, bytes]:
+    """A cache of its own that holds the package for one stream: its path and content."""
+    built(model, 1)
+    whole = step_package(model.config, model.dtype, 1).read_bytes()
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(cache))
+    path = step_package(model.config, model.dtype, 1)
+    publish(path, whole)
+    return path, whole
+
+
 def start(step: FrameStep, slot: int, seed: int, sampling: SamplingConfig) -> None:
     rows = torch.zeros(10 + 7 * seed, 1 + step.model.config.num_codebooks, dtype=torch.int64)
     rows[:, 0] = torch.randint(0, 50, (len(rows),), generator=torch.Generator().manual_seed(seed))
@@ -294,12 +306,7 @@ def test_a_truncated_package_is_reported_and_rebuilt(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, _ = checkpoint
-    built(model, 1)
-    whole = step_package(model.config, model.dtype, 1).read_bytes()
-    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
-    path = step_package(model.config, model.dtype, 1)
-    path.parent.mkdir(parents=True)
-    publish(path, whole)
+    path, whole = published_elsewhere(model, monkeypatch, tmp_path)
     path.write_bytes(whole[: len(whole) // 2])
     started = []
     monkeypatch.setattr(PackageBuilder, "start", lambda self: started.append(path.exists()))
@@ -320,11 +327,7 @@ def test_a_package_with_flipped_bytes_is_not_opened(
     checkpoint: tuple[SpeechModel, Codec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     model, _ = checkpoint
-    built(model, 1)
-    whole = step_package(model.config, model.dtype, 1).read_bytes()
-    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
-    path = step_package(model.config, model.dtype, 1)
-    publish(path, whole)
+    path, whole = published_elsewhere(model, monkeypatch, tmp_path)
     path.write_bytes(whole[:5_000] + bytes(byte ^ 255 for byte in whole[5_000:]))
     with pytest.raises(packages.PackageLoadError, match="do not match its checksum") as caught:
         packages.load_package(path)
@@ -355,11 +358,7 @@ def test_a_healthy_package_outlives_an_unusable_temporary_folder(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, codec = checkpoint
-    built(model, 1)
-    whole = step_package(model.config, model.dtype, 1).read_bytes()
-    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
-    path = step_package(model.config, model.dtype, 1)
-    publish(path, whole)
+    path, whole = published_elsewhere(model, monkeypatch, tmp_path)
     monkeypatch.setattr(PackageBuilder, "start", lambda _: None)
     monkeypatch.setenv("TMPDIR", "/nonexistent")
     config = EngineConfig(max_streams=1, context=256, codec_batch_frames=1, prefill_block=16)
