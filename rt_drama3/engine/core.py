@@ -273,16 +273,15 @@ class EngineCore:
 
     def text_pause(self) -> float:
         """Seconds until text that can stand alone is spoken; infinite if there is none."""
-        if not self._config.text_pause_ms:
+        return min(map(self._pause_left, self.open_streams()), default=math.inf)
+
+    def _pause_left(self, stream: Stream) -> float:
+        if not (self._config.text_pause_ms and stream.text.stands):
             return math.inf
-        latest = [stream.pushed for stream in self.open_streams() if stream.text.stands]
-        if not latest:
-            return math.inf
-        return min(latest) + self._config.text_pause_ms / 1000 - self._clock()
+        return stream.pushed + self._config.text_pause_ms / 1000 - self._clock()
 
     def _speak_standing(self, stream: Stream) -> None:
-        pause = self._config.text_pause_ms / 1000
-        if pause and stream.text.stands and self._clock() - stream.pushed >= pause:
+        if self._pause_left(stream) <= 0:
             with self._lock:
                 self.admission.begin_turn(stream)
             with stream.isolated():
