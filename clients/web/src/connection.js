@@ -26,6 +26,8 @@ export class Connection {
   #pinger = null;
   #pinged = null; // when an unanswered ping was sent
   #received = now(); // when the last message arrived
+  // Browsers keep a page that was left in memory, and its sockets open.
+  #leave = () => this.fail(new ConnectionLost("the page was left."));
 
   /**
    * @param {object} where
@@ -75,6 +77,7 @@ export class Connection {
     socket.onmessage = ({ data }) => this.#take(data);
     socket.onerror = null;
     socket.onclose = ({ code, reason }) => this.#end(closeError(code, reason));
+    globalThis.addEventListener?.("pagehide", this.#leave);
   }
 
   get alive() {
@@ -115,6 +118,7 @@ export class Connection {
 
   close() {
     this.unwatch();
+    globalThis.removeEventListener?.("pagehide", this.#leave);
     this.#error ??= new ConnectionLost("the connection was closed by this page.");
     this.#socket.close(1000);
   }
@@ -143,6 +147,7 @@ export class Connection {
     if (this.#error !== null) return;
     this.#error = error;
     this.unwatch();
+    globalThis.removeEventListener?.("pagehide", this.#leave);
     const { onclose } = this;
     this.onmessage = this.onclose = null;
     onclose?.(error);

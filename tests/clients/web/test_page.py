@@ -86,7 +86,7 @@ def test_example_agent_is_interrupted_and_answers_again(
         ]
         page.click("#interrupt")
         assert page.console == []
-        page.open("about:blank#")  # ends the third answer, which a busy machine speaks slowly
+        page.open("about:blank#")  # leaving ends the third answer
         nano_place.until_free()
 
 
