@@ -17,19 +17,17 @@ from typing import Literal
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn import functional as F
 
 from rt_drama3.checkpoint.config_files import parse_codec_config, parse_model_config
 from rt_drama3.checkpoint.files import CODEC, CODEC_CONFIG, CONFIG, INDEX, SINGLE, check_codec_fits
+from rt_drama3.checkpoint.formats.fp8 import quantize_fp8
 from rt_drama3.checkpoint.inventory import (
     DENSE,
     EXPERT,
-    FP8_BLOCK,
     HEAD,
     SCALE,
     TensorSpec,
     inventory,
-    scale_shape,
 )
 from rt_drama3.checkpoint.tiny_config import Settings, tiny_config
 from rt_drama3.checkpoint.tiny_tokenizer import base_tokens, write_tokenizer
@@ -37,7 +35,6 @@ from rt_drama3.codec import Codec, random_codec_state
 from rt_drama3.config import CodecConfig, ModelConfig
 from rt_drama3.errors import CheckpointError, ConfigError
 
-FP8_MAX = 448.0  # largest number of float8_e4m3fn
 _LICENSE = """CC0-1.0
 
 These weights are random numbers made by 'rt-drama3 model make-tiny' to test software with. They
@@ -175,29 +172,6 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
     # Outputs sum over columns; heads are larger, so that draws are neither flat nor certain.
     loud = 3.0 if name == HEAD or ".heads." in name else 1.0
     return normal.mul_(loud * torch.Size(shape[1:]).numel() ** -0.5)
-
-
-def quantize_fp8(weight: Tensor, *, exact: bool = False) -> tuple[Tensor, Tensor]:
-    """Block-quantises a matrix as the official experts are (docs/model.md, 2.2).
-
-    Args:
-        weight: float32 ``[rows, columns]``.
-        exact: use powers of two as scales, so that the product needs no rounding in bfloat16.
-
-    Returns:
-        float8_e4m3fn ``[rows, columns]`` and one float32 scale per block, a last part of one
-        included.
-    """
-    rows, columns = weight.shape
-    tall, wide = scale_shape(rows, columns)
-    padded = F.pad(weight, (0, wide * FP8_BLOCK - columns, 0, tall * FP8_BLOCK - rows))
-    blocks = padded.view(tall, FP8_BLOCK, wide, FP8_BLOCK)
-    scales = blocks.abs().amax((1, 3)).clamp(min=1e-12) / FP8_MAX
-    if exact:
-        scales = scales.log2().ceil().exp2()
-    quantised = (blocks / scales[:, None, :, None]).clamp(-FP8_MAX, FP8_MAX)
-    matrix = quantised.view(padded.shape)[:rows, :columns].to(torch.float8_e4m3fn)
-    return matrix.contiguous(), scales
 
 
 def _write_codec(directory: Path, config: CodecConfig, seed: int, *, encoder: bool) -> None:

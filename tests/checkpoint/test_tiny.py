@@ -20,7 +20,7 @@ from rt_drama3.checkpoint import (
     read_codec_config,
     read_config,
 )
-from rt_drama3.checkpoint.tiny import quantize_fp8
+from rt_drama3.checkpoint.formats.fp8 import quantize_fp8
 from rt_drama3.checkpoint.tiny_config import Settings, known_keys
 from rt_drama3.codec import codec_inventory
 from rt_drama3.config import CodecConfig

@@ -68,9 +68,7 @@ class Daemon:
 
 
 def pactl(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["pactl", *command], capture_output=True, text=True, check=check, timeout=SECONDS
-    )
+    return subprocess.run(["pactl", *command], capture_output=True, text=True, check=check)
 
 
 @contextlib.contextmanager
