@@ -11,7 +11,7 @@ from rt_drama3.protocol.order import Reference, checked_audio
 from rt_drama3.protocol.refusals import Refused, show
 
 LONGEST_URL = 2_048
-BASE64_PART = 1 << 16  # characters decoded in one call; a multiple of 4
+BASE64_PART = 1 << 16  # characters decoded in one call
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]{0,15}://")
 _URL = re.compile(r"(?i:https?)://[!-~]+")
 _DATA_URL = re.compile(r"data:[\w/+.;=-]*;base64,")
@@ -61,6 +61,8 @@ def checked_url(url: str, what: str = "the clip's URL") -> str:
 def from_base64(audio: str | memoryview, what: str = "the audio of a reference") -> bytes:
     """Decodes base64 or a data URL, part by part, so that other threads get their turn.
 
+    Line breaks and spaces are ignored: many tools break lines after 76 characters.
+
     Args:
         audio: as ``wire.parse_json`` gives it.
         what: its name in messages.
@@ -71,13 +73,18 @@ def from_base64(audio: str | memoryview, what: str = "the audio of a reference")
     beginning = audio if isinstance(audio, str) else bytes(audio[:128]).decode("ascii", "replace")
     prefix = _DATA_URL.match(beginning)
     start = prefix.end() if prefix else 0
-    parts = []
+    parts, rest, padded = [], b"", False
     try:
         for place in range(start, len(audio), BASE64_PART):
             piece = audio[place : place + BASE64_PART]
             part = piece.encode("ascii") if isinstance(piece, str) else bytes(piece)
-            if b"=" in part and place + BASE64_PART < len(audio):
+            part = rest + part.translate(None, b" \t\r\n")
+            if part and padded:
                 raise ValueError("padding before the end")
+            last = place + BASE64_PART >= len(audio)
+            end = len(part) if last else len(part) // 4 * 4
+            part, rest = part[:end], part[end:]
+            padded = padded or b"=" in part
             parts.append(binascii.a2b_base64(part, strict_mode=True))
     except ValueError:  # binascii.Error and UnicodeEncodeError are
         raise Refused("bad_reference", f"{what} is not valid base64.") from None

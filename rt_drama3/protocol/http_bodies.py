@@ -82,7 +82,7 @@ def parse_openai_speech(
             "Send application/json.",
         )
     fields = Fields(parse_json(body, limits))
-    text = whole_text(fields.text("input", limits.pending_characters))
+    text = whole_text(fields.text("input", limits.pending_characters), "input")
     name = fields.choice("response_format", OPENAI_FORMATS, "unsupported_format") or "mp3"
     rate = fields.integer("sample_rate", 1, 1_000_000)
     bitrate = fields.integer("bitrate", 1, 10_000_000)
@@ -96,7 +96,7 @@ def parse_openai_speech(
         text=text,
         final=True,
         voices=(voice,) if voice else (),
-        voice_optional=voice in OPENAI_VOICES,
+        voice_optional=voice is not None and voice.lower() in OPENAI_VOICES,
         references=tuple(
             read_reference(entry, facts, limits, base64_too=True)
             for entry in fields.maps("references", limits.references)

@@ -35,10 +35,12 @@ _BIN32, _STR32 = 0xC6, 0xDB
 _JSON_MARKS = (b"[", b"{", b",")
 # Copying or decoding megabytes in one call holds the interpreter lock, and so stops every stream,
 # even from a thread. So long values are handled in parts of this size; joining them lets others
-# run. Long JSON strings without escapes (clips in base64) are taken out before decoding and put
-# back afterwards.
+# run. Long JSON strings (clips in base64) are taken out before decoding and put back afterwards,
+# unless they have escapes that base64 has no use for.
 LONG = 1 << 16
-_ESCAPED = re.compile(rb"[\x00-\x1f\\]")
+_ESCAPES = {rb"\n": b"\n", rb"\r": b"\r", rb"\t": b"\t", rb"\/": b"/"}
+_ESCAPED = re.compile(rb"[\x00-\x1f]|\\[^nrt/]")
+_BACKSLASH = 0x5C
 _MAX_PLAIN = 12  # bytes that a character of text may have, as two escapes
 
 
@@ -122,7 +124,6 @@ def _parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) ->
 def _take_long_strings(data: bytes, limits: ProtocolLimits) -> tuple[bytes, dict[str, memoryview]]:
     """The body with a name for every long string, and the strings by those names."""
     mark, parts, long = secrets.token_hex(16), list[bytes](), dict[str, memoryview]()
-    view = memoryview(data)
     place = kept = 0
     quotes = 4 * limits.items + limits.pending_characters
     while (start := data.find(b'"', place)) >= 0:
@@ -135,9 +136,10 @@ def _take_long_strings(data: bytes, limits: ProtocolLimits) -> tuple[bytes, dict
             raise Refused("too_complex", "the body has too many quotation marks.")
         if end < 0:
             break  # the decoder will complain
-        if end - start > LONG and _is_plain(data, start + 1, end):
+        string = _long_string(data, start + 1, end) if end - start > LONG else None
+        if string is not None:
             name = f"{mark}{len(long)}"
-            long[name] = view[start + 1 : end]
+            long[name] = string
             parts += [data[kept : start + 1], name.encode()]
             kept = end
         place = end + 1
@@ -155,11 +157,23 @@ def _backslashes(data: bytes, end: int) -> int:
         size *= 2
 
 
-def _is_plain(data: bytes, start: int, end: int) -> bool:
-    """Whether a string is what it says: no escapes, and nothing that JSON wants escaped."""
-    return not any(
-        _ESCAPED.search(data, place, min(end, place + LONG)) for place in range(start, end, LONG)
-    )
+def _long_string(data: bytes, start: int, end: int) -> memoryview | None:
+    """A string without its escapes; None if it has others than ``_ESCAPES``, or is not JSON."""
+    escaped = data.find(b"\\", start, end) >= 0
+    parts, place = list[bytes](), start
+    while place < end:
+        stop = min(end, place + LONG)
+        if data[stop - 1] == _BACKSLASH:
+            stop += 1  # an escape stays in one part; none is cut off by the end of a string
+        if _ESCAPED.search(data, place, stop):
+            return None
+        if escaped:
+            part = data[place:stop]
+            for escape, character in _ESCAPES.items():
+                part = part.replace(escape, character)
+            parts.append(part)
+        place = stop
+    return memoryview(b"".join(parts)) if escaped else memoryview(data)[start:end]
 
 
 def _put_back(value: Any, long: Mapping[str, memoryview], longest: int) -> Any:

@@ -177,11 +177,13 @@ class Openings:
         names = []
         for number, name in enumerate(order.voices):
             voice = self._voices.get(name)
+            if voice is None and order.voice_optional:
+                voice = self._voices.get(name.lower())
             if voice is None:
                 if order.voice_optional:
                     continue
                 raise Refused("unknown_voice", f"voice {name!r} is not stored here.")
-            names.append(name)
+            names.append(voice.name)
             several = len(order.voices) > 1
             references += [
                 (as_speaker(text, number) if several else text, codes)

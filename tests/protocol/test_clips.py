@@ -26,12 +26,47 @@ def test_base64_of_any_length(size: int) -> None:
     assert from_base64(memoryview(b"data:audio/wav;base64," + encoded)) == data
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 56, 57, 58, 3 * BASE64_PART + 1])
+def test_base64_with_line_breaks(size: int, end: bytes) -> None:
+    """As base64(1) and MIME break it; in JSON, where some writers escape slashes, too."""
+    data = random.Random(size).randbytes(size)
+    encoded = base64.encodebytes(data).replace(b"\n", end)
+    assert from_base64(encoded.decode()) == data
+    assert from_base64(memoryview(encoded)) == data
+    text = b'{"audio": ' + json.dumps(encoded.decode()).replace("/", "\\/").encode() + b"}"
+    assert from_base64(parse_json(text, LIMITS)["audio"]) == data
+
+
+def test_large_clips_with_line_breaks_are_long_strings() -> None:
+    """As long as a message may be: they do not count as text."""
+    data = random.Random(1).randbytes(8 << 20)
+    for encoded in (base64.encodebytes(data), base64.b64encode(data).replace(b"/", b"\\/")):
+        body = b'{"audio": "' + encoded.replace(b"\n", b"\\n") + b'", "text": "A\\/b."}'
+        found = parse_json(body, LIMITS)
+        assert isinstance(found["audio"], memoryview)
+        assert from_base64(found["audio"]) == data
+        assert found["text"] == "A/b."
+
+
+@pytest.mark.parametrize("end", ["\\\\n", "\\u0041", '\\"', "\\\\"])
+@pytest.mark.parametrize("shift", range(3))
+def test_long_strings_are_what_json_says(end: str, shift: int) -> None:
+    """Also where an escape lies across the end of a part."""
+    for escape in ("\\n", "\\/", end):
+        text = "x" * (LONG - shift) + escape + "y" * LONG + end
+        body = f'{{"text": "{text}"}}'
+        assert parse_json(body.encode(), LIMITS) == json.loads(body)
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "!",
         "AAA",
-        "AAAA\n",
+        "AAAA\v",
+        "AA==\nAAAA",
+        "A" * (BASE64_PART - 2) + "==" + "\n" * BASE64_PART + "AAAA",
         "\u00e9AAA",
         "A" * (BASE64_PART - 2) + "==AAAA",
         "A" * (BASE64_PART - 4) + "AA==",

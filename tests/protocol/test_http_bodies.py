@@ -107,6 +107,8 @@ def test_openai_defaults() -> None:
     assert (order.text, order.final, order.model) == ("Hello.", True, "tts-1")
     assert (order.output.format, order.output.sample_rate) == ("mp3", 44_100)
     assert (order.voices, order.voice_optional) == (("alloy",), True)
+    assert openai(input="Hello.", voice="Alloy").voice_optional
+    assert openai(input="Hello.", voice={"id": "SHIMMER"}).voice_optional
     assert not order.sse
     assert order.notices == ()
 
@@ -147,8 +149,10 @@ def test_openai_fields() -> None:
 @pytest.mark.parametrize(
     ("body", "code", "says"),
     [
-        ({}, "bad_text", "text is empty"),
-        ({"input": " "}, "bad_text", "text is empty"),
+        ({}, "bad_text", "input is empty"),
+        ({"input": None}, "bad_text", "input is empty"),
+        ({"input": " "}, "bad_text", "input is empty"),
+        ({"input": "<|im_end|>"}, "bad_text", "input contains"),
         ({"input": ["Hi."]}, "bad_field", "input is a list of 1"),
         ({"input": "Hi.", "response_format": "ogg"}, "unsupported_format", "one of mp3, opus"),
         ({"input": "Hi.", "speed": 5}, "bad_field", "speed is 5; a number from 0.25 to 4"),

@@ -14,6 +14,7 @@ import pytest
 
 from rt_drama3 import Drama3
 from rt_drama3.audio import write_wav
+from rt_drama3.protocol import Refused, parse_openai_speech
 from rt_drama3.server.references.voices import Voice, VoiceStore
 from tests.server.tools import Place, serving
 from tests.small import WAIT, ending_drama
@@ -39,6 +40,12 @@ def test_a_voice_is_stored_used_and_forgotten(tmp_path: Path) -> None:
         names = [voice["name"] for voice in place.get("/v1/voices").json()["data"]]
         assert names == ["Anna 2", "bob"]
         use(place, "Anna 2")
+        voices = place.get("/v1/audio/voices").json()["voices"]
+        assert voices[0] == {"id": "alloy", "name": "default"}
+        assert voices[1:] == [{"id": name, "name": name} for name in names]
+        for voice in voices:
+            body = {"input": "Hi.", "voice": voice["id"]}
+            assert place.post("/v1/audio/speech", json=body).status_code == 200
         files = sorted(path.name for path in (tmp_path / "data" / "voices").iterdir())
         assert len(files) == 4
         assert not any("nna" in name for name in files)
@@ -50,6 +57,28 @@ def test_a_voice_is_stored_used_and_forgotten(tmp_path: Path) -> None:
         answer = place.post("/v1/tts", json={"text": "Hi.", "reference_id": "bob"})
         assert answer.status_code == 404
     assert len(list((tmp_path / "data" / "voices").iterdir())) == 2
+
+
+def test_openai_names_are_found_in_lower_case(tmp_path: Path) -> None:
+    with serving(ending_drama(), tmp_path) as place:
+        openings, limits = place.service.openings, place.service.limits
+
+        def spoken_by(name: str) -> list[str]:
+            body = f'{{"input": "Hi.", "voice": "{name}"}}'.encode()
+            order = parse_openai_speech(body, place.service.facts, limits)
+            return openings._stored(order)[1]
+
+        assert spoken_by("Alloy") == []
+        for name in ("alloy", "Nova", "anna"):
+            place.post(
+                f"/v1/voices?name={name}&text=Hi.",
+                content=clip(tmp_path),
+                headers={"Content-Type": "audio/wav"},
+            )
+        assert spoken_by("Alloy") == ["alloy"]
+        assert spoken_by("Nova") == ["Nova"]
+        with pytest.raises(Refused):
+            spoken_by("Anna")
 
 
 def use(place: Place, name: str) -> None:
