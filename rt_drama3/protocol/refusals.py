@@ -47,6 +47,9 @@ KINDS: dict[str, Kind] = {
     "bad_reference": Kind("Send a clip of speech as a common audio file, with its transcript."),
     "bad_request": Kind("Correct the request as described in the message."),
     "unknown_voice": Kind("Name a voice that the server lists under /v1/voices.", http=404),
+    "model_not_found": Kind(
+        "Name the model that GET /v1/models lists; speech routes accept any name.", http=404
+    ),
     "too_many_messages": Kind(
         "Send larger parts of the text, less often.", retriable=True, http=429, close=4429
     ),

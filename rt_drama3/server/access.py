@@ -67,11 +67,18 @@ class Access:
             Refused: ``overloaded``: too many are open, in total or from this client.
         """
         mine, total = self._connections[address], self.connections
-        if mine >= self._per_client or total >= self._total:
+        if mine >= self._per_client:
             raise Refused(
                 "overloaded",
-                f"{mine} connections of this client (limit {self._per_client}) and {total} in "
-                f"total (limit {self._total}) are open.",
+                f"{mine} connections of this client are open; the limit is {self._per_client} "
+                "(connections_per_client).",
+                "Close some, or ask the operator to raise connections_per_client; behind a proxy "
+                "all clients count as one unless it is in trusted_proxies.",
+            )
+        if total >= self._total:
+            raise Refused(
+                "overloaded",
+                f"{total} connections are open; the limit is {self._total} (connections).",
             )
         self._connections[address] += 1
         gauge = self._metrics.connections.labels(route)

@@ -68,6 +68,7 @@ def create_app(
         allow_origins=list(settings.cors_origins),
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],  # SDKs add their own; access depends on the origin
+        allow_private_network=True,  # public pages ask for it before they call this machine
         expose_headers=EXPOSED,
     )
     app = Starlette(
@@ -85,6 +86,8 @@ def create_app(
             Route("/v1/voices/{name}", routes.one_voice, methods=["GET", "DELETE"]),
             Route("/v1/tts", http.tts, methods=["POST"]),
             Route("/v1/audio/speech", http.openai_speech, methods=["POST"]),
+            Route("/v1/audio/voices", routes.audio_voices),
+            Route("/v1/audio/models", routes.audio_models),
             WebSocketRoute("/v1/stream", live_routes.stream),
             WebSocketRoute("/v1/tts/live", live_routes.tts_live),
             *_listening_routes(service),
@@ -148,6 +151,8 @@ _HINTS = {
     "/v1/tts/live": "is a WebSocket route; proxies must forward the Upgrade header",
     "/v1/listen": "is a WebSocket route of rt-drama3 serve --listen",
     "/audio/speech": "is /v1/audio/speech here; the base URL of OpenAI's clients ends in /v1",
+    "/audio/voices": "is /v1/audio/voices here; the base URL of OpenAI's clients ends in /v1",
+    "/audio/models": "is /v1/audio/models here; the base URL of OpenAI's clients ends in /v1",
     "/models": "is /v1/models here; the base URL of OpenAI's clients ends in /v1",
     "/obs": "is enabled by rt-drama3 serve --listen",
     "/v1/stop": "is enabled by rt-drama3 serve --listen or --sink, for POST",

@@ -67,6 +67,12 @@ def test_origins(tmp_path: Path) -> None:
             answer = httpx.options(place.url + "/v1/tts", headers={**asked, "Origin": origin})
             assert answer.headers.get("access-control-allow-origin") == wanted
             assert answer.status_code == (200 if wanted else 400), answer.text
+            # What browsers ask before a public page may call a private address.
+            private = {**asked, "Origin": origin, "Access-Control-Request-Private-Network": "true"}
+            answer = httpx.options(place.url + "/v1/tts", headers=private)
+            assert answer.status_code == (200 if wanted else 400), answer.text
+            if wanted:
+                assert answer.headers["access-control-allow-private-network"] == "true"
         answer = place.post("/v1/tts", json={"text": "Hi."}, headers={"Origin": allowed})
         assert answer.headers["access-control-allow-origin"] == allowed
         assert "X-Sample-Rate" in answer.headers["access-control-expose-headers"]
@@ -85,8 +91,21 @@ def test_connections_of_a_client_are_counted(tmp_path: Path) -> None:
             assert refused_with(place, "/v1/stream") == (429, "overloaded")
             answer = place.post("/v1/tts", json={"text": "Hi."})
             assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+            message = answer.json()["message"]
+            assert message == (
+                "2 connections of this client are open; the limit is 2 (connections_per_client)."
+            )
+            assert "trusted_proxies" in answer.json()["remedy"]
         until(lambda: not place.service.access.connections, "counting the clients out")
         assert place.post("/v1/tts", json={"text": "Hi."}).status_code == 200
+
+
+def test_connections_of_all_clients_are_counted(tmp_path: Path) -> None:
+    with serving(ending_drama(), tmp_path, connections=1) as place, place.native():
+        answer = place.post("/v1/audio/speech", json={"input": "Hi."})
+        assert answer.status_code == 429
+        message = answer.json()["error"]["message"]
+        assert message.startswith("1 connections are open; the limit is 1 (connections). Try")
 
 
 def test_more_streams_than_the_engine_takes(tmp_path: Path) -> None:

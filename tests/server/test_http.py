@@ -49,6 +49,7 @@ def test_openai_formats(ending: Place, name: str, kind: str, rate: int, extra: i
     assert answer.headers["content-type"] == kind
     assert answer.headers["x-sample-rate"] == str(rate)
     assert answer.headers["x-channels"] == "1"
+    assert answer.headers["x-accel-buffering"] == "no"
     assert answer.headers["x-request-id"]
     wanted = -(-frames_of(ending) * 2048 * rate // 44_100)
     if name == "pcm":
@@ -69,6 +70,7 @@ def test_fish_takes_json_and_msgpack(ending: Place) -> None:
     packed = {"content": msgpack.packb(request), "headers": {"Content-Type": "application/msgpack"}}
     two = ending.post("/v1/tts", **packed)
     assert one.status_code == two.status_code == 200
+    assert one.headers["x-accel-buffering"] == two.headers["x-accel-buffering"] == "no"
     assert one.content == two.content
     assert len(one.content) == 2 * -(-frames_of(ending) * 2048 * 16_000 // 44_100)
 
@@ -78,6 +80,7 @@ def test_sse_carries_the_same_audio(ending: Place) -> None:
     plain = ending.post("/v1/audio/speech", json=body)
     answer = ending.post("/v1/audio/speech", json={**body, "stream_format": "sse"})
     assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
     events = sse_events(answer.text)
     assert from_sse(events) == plain.content
     assert events[-1]["type"] == "speech.audio.done"
@@ -119,6 +122,10 @@ def test_errors_have_the_shape_of_their_api(ending: Place) -> None:
     openai = ending.post("/v1/audio/speech", json={"input": "Hi", "voice": "missing"})
     assert openai.status_code == 404
     assert openai.json()["error"]["code"] == "unknown_voice"
+    for nothing in ({}, {"input": None}, {"input": " "}, {"input": "<|speaker:0|>"}):
+        error = ending.post("/v1/audio/speech", json=nothing).json()["error"]
+        assert error["code"] == "bad_text"
+        assert error["message"].startswith("input is empty")
     assert ending.post("/v1/tts", content=b"{").status_code == 400
     wrong = ending.post("/v1/tts", content=b"x", headers={"Content-Type": "text/plain"})
     assert wrong.status_code == 415
@@ -172,7 +179,12 @@ def test_the_small_routes(ending: Place) -> None:
     assert model["id"] == "nano"
     assert ending.get("/v1/models/nano").json() == model
     assert ending.get("/v1/models/").json()["data"] == [model]
-    assert "whisper/1" in ending.get("/v1/models/whisper/1").json()["error"]["message"]
+    missing = ending.get("/v1/models/whisper/1")
+    error = missing.json()["error"]
+    assert (missing.status_code, error["code"]) == (404, "model_not_found")
+    assert "whisper/1" in error["message"]
+    assert "GET /v1/models" in error["remedy"]
+    assert ending.get("/v1/audio/models").json() == {"models": [{"id": "nano"}]}
     assert "<form" in ending.get("/").text
     text = ending.get("/metrics").text
     for name in (
@@ -186,6 +198,7 @@ def test_the_small_routes(ending: Place) -> None:
         assert f"rt_drama3_{name}" in text
     document = ending.get("/openapi.json").json()
     assert set(document["paths"]) >= {"/v1/tts", "/v1/audio/speech", "/v1/voices", "/ready"}
+    assert set(document["paths"]) >= {"/v1/audio/voices", "/v1/audio/models"}
 
 
 def test_every_frame_counts(ending: Place) -> None:

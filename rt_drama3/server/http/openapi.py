@@ -34,6 +34,8 @@ def document(listening: bool = False) -> dict[str, Any]:
             "/v1/audio/speech": {
                 "post": _speech("OpenAI's speech route", "openai_request", defs, False)
             },
+            "/v1/audio/voices": {"get": _plain("Voices, for the settings of user interfaces")},
+            "/v1/audio/models": {"get": _plain("Models, for the settings of user interfaces")},
             "/v1/models": {"get": _plain("The model that is served")},
             "/v1/models/{name}": {"get": _plain("The same, by its name")},
             "/v1/voices": {

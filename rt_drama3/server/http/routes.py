@@ -27,6 +27,7 @@ from rt_drama3.server.openings import FIXED_VOICE
 from rt_drama3.server.origins import check_reader, check_request
 from rt_drama3.server.service import Service
 
+DEFAULT_VOICE = "alloy"  # what clients of OpenAI ask for by default
 VOICE_TYPES = (
     "Send application/json or application/msgpack; or the clip itself as audio/* or "
     "application/octet-stream, with name and text in the query."
@@ -70,8 +71,31 @@ async def one_model(request: Request) -> Response:
     """``GET /v1/models/{name}``, as OpenAI has it."""
     service, wanted = _readable(request), request.path_params["name"]
     if wanted != service.facts.name:
-        raise Refused("no_such_route", f"model {show(wanted)} is not loaded here.")
+        raise Refused(
+            "model_not_found",
+            f"model {show(wanted)} is not loaded here; {show(service.facts.name)} is.",
+        )
     return JSONResponse(_model(service))
+
+
+@reports_errors(openai_error)
+async def audio_models(request: Request) -> Response:
+    """``GET /v1/audio/models``, for the settings of user interfaces."""
+    return JSONResponse({"models": [{"id": _readable(request).facts.name}]})
+
+
+@reports_errors(openai_error)
+async def audio_voices(request: Request) -> Response:
+    """``GET /v1/audio/voices``, for the settings of user interfaces.
+
+    The first is the default voice, under a name that every client of OpenAI knows; a stored voice
+    of that name takes its place.
+    """
+    stored = [voice.name for voice in _readable(request).voices.all()]
+    voices = [{"id": name, "name": name} for name in stored]
+    if DEFAULT_VOICE not in stored:
+        voices.insert(0, {"id": DEFAULT_VOICE, "name": "default"})
+    return JSONResponse({"voices": voices})
 
 
 def _model(service: Service) -> dict[str, object]:

@@ -165,7 +165,7 @@ _KINDS: dict[type[ServerError], tuple[str, ...]] = {
         *("bad_message", "too_large", "too_complex", "unknown_type", "unsupported_version"),
         *("unsupported_media_type", "bad_field", "unsupported_format", "out_of_order"),
         *("bad_text", "text_too_long", "bad_reference", "bad_request", "too_many_errors"),
-        "no_such_route",
+        *("model_not_found", "no_such_route"),
     ),
     UnknownVoice: ("unknown_voice",),
     AccessDenied: ("unauthorized", "forbidden"),
