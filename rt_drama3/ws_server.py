@@ -162,7 +162,10 @@ class Server:
     def _end_connections(self, unfinished: bool = False) -> None:
         """Aborts connections: all, or those whose request has not arrived completely."""
         for connection in list(self._uvicorn.server_state.connections):
-            if not unfinished or (isinstance(connection, TimedHttp) and connection.unfinished()):
+            if isinstance(connection, TimedHttp):
+                if not unfinished or connection.unfinished():
+                    connection.abort()
+            elif not unfinished:
                 connection.transport.abort()
 
     async def _drain(self, forced: asyncio.Event) -> None:

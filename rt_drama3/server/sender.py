@@ -77,13 +77,14 @@ class SpeechSender:
         self._service, self._broadcast = service, broadcast
         self._pace, self._playback = Pace(service.config.slow_seconds), Playback()
         self._new_text = False
+        self._begun = False
         self.waited = ""
 
     async def run(self) -> Outcome | None:
         """Sends everything up to the last chunk.
 
         Returns:
-            The result; None if the stream was faded out because the server stops.
+            The result; None if the server stops: the stream was faded out, or had not begun.
 
         Raises:
             TimeoutError: the client does not read its audio.
@@ -117,7 +118,8 @@ class SpeechSender:
             match event:
                 case Audio():
                     fade = self._service.drain.fading
-                    await self._audio(event, fade)
+                    if self._begun or not fade:
+                        await self._audio(event, fade)
                     if fade:
                         break
                 case Segment():
@@ -135,6 +137,7 @@ class SpeechSender:
         return None
 
     async def _audio(self, chunk: Audio, fade: bool) -> None:
+        self._begun = True
         data, samples = self._converter.push(chunk.pcm, fade=fade)
         await self._send(data, samples, chunk)
         self._service.metrics.added.observe(time.monotonic() - chunk.stamps.decoded)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from rt_drama3.engine.events import Audio, Stamps
 from rt_drama3.protocol import Output, SpeechOrder
+from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.conversion import Converter
-from rt_drama3.server.sender import Pace, Playback
+from rt_drama3.server.metrics import Metrics
+from rt_drama3.server.sender import Pace, Playback, SpeechSender
 from tests.protocol.tools import Clock
 
 FRAME = (0.5 * np.sin(np.arange(2048) / 10)).astype(np.float32)
@@ -79,3 +87,33 @@ def test_gaps_are_counted_but_for_want_of_text() -> None:
     assert playback.play(0.1, False)
     clock.now += 5
     assert not playback.play(0.1, True)
+
+
+@pytest.mark.parametrize(("before", "sent"), [(0, 0), (2, 3)])
+def test_what_has_not_begun_when_the_server_stops_does_not_begin(before: int, sent: int) -> None:
+    """A moment of sound would be taken for the whole answer."""
+    config, drain = ServerConfig(), SimpleNamespace(fading=False)
+    service: Any = SimpleNamespace(config=config, drain=drain, metrics=Metrics(dict))
+    received: list[bytes] = []
+
+    async def events() -> AsyncIterator[Audio]:
+        for number in range(5):
+            drain.fading = number >= before
+            stamps = Stamps(0.0, 0.0, (0.0, 0.0), 0.0)
+            yield Audio(FRAME, number, 1, 44_100, 0, stamps)
+
+    async def audio(data: bytes, samples: int, stamps: Stamps | None) -> None:
+        received.append(data)
+
+    receiver: Any = SimpleNamespace(audio=audio)
+    order = SpeechOrder(output=Output("pcm", 44_100))
+    opened: Any = SimpleNamespace(
+        order=order,
+        converter=Converter(order, 44_100),
+        take=None,
+        speech=SimpleNamespace(events=events),
+    )
+    assert asyncio.run(SpeechSender(receiver, opened, service, None).run()) is None
+    assert len(received) == sent
+    if sent:
+        assert received[-1].endswith(bytes(2_000))  # faded

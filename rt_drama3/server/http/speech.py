@@ -20,7 +20,6 @@ from starlette.types import Receive, Scope, Send
 from rt_drama3.engine.events import Segment, Stamps
 from rt_drama3.errors import RtDrama3Error
 from rt_drama3.protocol import (
-    Outcome,
     Padding,
     Refused,
     SpeechOrder,
@@ -132,6 +131,7 @@ class SpeechResponse(Response):
         self._begun = False
         self._sounded = False
         self._send: Send | None = None
+        self._control: HttpControl | None = None
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
         self._speech: Speech | FinishedTake | None = None
@@ -188,7 +188,7 @@ class SpeechResponse(Response):
     # Response.
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send = send
+        self._send, self._control = send, control_of(scope)
         with self._until_over:
             self._work = asyncio.create_task(self._serve(scope, receive))
             gone = asyncio.create_task(until_gone(receive))
@@ -200,11 +200,9 @@ class SpeechResponse(Response):
                     task.cancel()
                 await asyncio.wait({self._work, gone})
             if connected and self._stopped and not self._complete:
-                error = Refused("shutting_down", "the server is stopping.")
-                await self._fail(error, scope, receive)
-            control: HttpControl | None = control_of(scope)
-            if connected and not self._complete and control is not None:
-                control.abort_response()  # the reason is logged already
+                await self._fail(_stopping(), scope, receive)
+            if connected and not self._complete and self._control is not None:
+                self._control.abort_response()  # the reason is logged already
 
     async def _serve(self, scope: Scope, receive: Receive) -> None:
         service = self._service
@@ -254,9 +252,11 @@ class SpeechResponse(Response):
         try:
             outcome = await sender.run()
             self._check_cut()
+            if outcome is None:
+                raise _stopping()
             await sender.finish()
             await self._begin()
-            if broadcast is not None and outcome is not None:
+            if broadcast is not None:
                 broadcast.end()
         finally:
             if speech is not None:
@@ -266,7 +266,6 @@ class SpeechResponse(Response):
                 speech.cancel()
             if broadcast is not None:
                 broadcast.cancel()  # without effect after its end
-        outcome = outcome or Outcome()
         if self._order.sse:
             tokens = await service.workers.run(service.tokens, self._order.text)
             take = take_of(outcome) if self._order.take else None
@@ -284,15 +283,24 @@ class SpeechResponse(Response):
         self._begun = True
         headers = audio_headers(self._order, self._name)
         headers["Cache-Control"] = "no-store"
+        headers["X-Accel-Buffering"] = "no"  # nginx would collect several seconds of audio
         raw = [
             (key.lower().encode(), value.encode("latin-1", "replace"))
             for key, value in headers.items()
         ]
         assert self._send is not None
+        if self._control is not None:
+            self._control.set_incomplete(True)
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def _put(self, data: bytes, last: bool = False) -> None:
         assert self._send is not None
+        if last and self._control is not None:
+            self._control.set_incomplete(False)
         if data or last:
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
             self._complete = self._complete or last
+
+
+def _stopping() -> Refused:
+    return Refused("shutting_down", "the server is stopping.")

@@ -32,6 +32,14 @@ class WebSocketControl(Protocol):
 class HttpControl(Protocol):
     """Control of one HTTP connection."""
 
+    def set_incomplete(self, incomplete: bool) -> None:
+        """Says whether a response without a length is under way.
+
+        HTTP/1.0 has no chunks: only the end of the connection ends such a response, and a client
+        would take a part of it for all. So while it is incomplete, its connection ends with a
+        reset, even if the process is killed. Without effect on HTTP/1.1.
+        """
+
     def abort_response(self) -> None:
         """Closes the connection in the middle of a response, which uvicorn would log as a bug."""
 

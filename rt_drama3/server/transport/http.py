@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import sys
+from contextlib import suppress
 from typing import Any
 
 import h11
@@ -18,6 +22,8 @@ REQUEST_SECONDS = 60.0  # for a request's head to arrive, from the first byte aw
 BODY_MARGIN = 10.0
 REQUEST_BYTES = 1 << 16  # of a request that restart its clock, since some lines are slow
 ABORT_SECONDS = 2.0  # for bytes written before a response was aborted to leave
+# SO_LINGER: whether close waits, and for how long; with 0 seconds it resets the connection.
+_LINGER = struct.Struct("HH" if sys.platform == "win32" else "ii")
 
 
 class _Flow(FlowControl):
@@ -84,12 +90,27 @@ class TimedHttp(TimeSliced, H11Protocol):
         self._cancel_timer()
         super().handle_websocket_upgrade(event)
 
+    def set_incomplete(self, incomplete: bool) -> None:
+        """See ``HttpControl``."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is None or self.scope is None or self.scope["http_version"] != "1.0":
+            return
+        with suppress(OSError, ValueError):  # it is closed
+            option = _LINGER.pack(incomplete, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
+
     def abort_response(self) -> None:
         """See ``HttpControl``."""
         if self.cycle is not None:
             self.cycle.disconnected = True  # keeps uvicorn from logging an incomplete response
+        self.set_incomplete(True)  # it may have waited to write its last bytes
         self.transport.close()
         self.loop.call_later(ABORT_SECONDS, self.transport.abort)
+
+    def abort(self) -> None:
+        """Ends the connection immediately; bytes that were written may be lost."""
+        self.set_incomplete(True)
+        self.transport.abort()
 
     def unfinished(self) -> bool:
         """Whether the body of a request is still arriving."""
