@@ -27,7 +27,7 @@ from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.errors import ConfigError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import FORMATS
 from rt_drama3.server.app import create_app
-from rt_drama3.server.config import ServerConfig
+from rt_drama3.server.config import ServerConfig, forwarders
 from rt_drama3.server.service import Service
 from rt_drama3.server.transport.http import TimedHttp, timed_http
 from rt_drama3.server.transport.websockets import WebSockets
@@ -94,7 +94,8 @@ class Server:
             log_level="warning",
             access_log=False,
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=bool(config.trusted_proxies),
+            forwarded_allow_ips=forwarders(config.trusted_proxies),
             lifespan="on",
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,

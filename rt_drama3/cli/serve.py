@@ -36,6 +36,13 @@ def serve(
         list[str] | None,
         typer.Option(help="Origin of web pages that may call the server; repeatable, * is any."),
     ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS|NETWORK",
+            help="Proxy whose X-Forwarded-For and X-Forwarded-Proto are believed; repeatable.",
+        ),
+    ] = None,
     url_references: Annotated[
         bool,
         typer.Option("--url-references", help="Fetch reference clips from URLs in requests."),
@@ -86,6 +93,7 @@ def serve(
         api_keys=api_key,
         insecure=insecure or None,
         cors_origins=cors_origin,
+        trusted_proxies=trusted_proxy,
         url_references=url_references or None,
         listen=listen or None,
         captions=captions,

@@ -43,6 +43,8 @@ class ServerConfig:
             metrics, in addition to this machine's addresses; ``*`` is any.
         connections: open WebSockets and speech requests in total.
         connections_per_client: open WebSockets and speech requests per client address.
+        trusted_proxies: addresses and networks of proxies whose ``X-Forwarded-For`` and
+            ``X-Forwarded-Proto`` are believed.
         slow_seconds: how far a client whose buffers are full may fall behind realtime, in total,
             before its connection is closed.
         ping_seconds: interval of WebSocket pings, and timeout of their answers; 0 sends none.
@@ -76,6 +78,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ()
     connections: int = setting(512, 1, 1_000_000)
     connections_per_client: int = setting(64, 1, 1_000_000)
+    trusted_proxies: tuple[str, ...] = ()
     slow_seconds: float = setting(10.0, 0.1, 3_600)
     ping_seconds: float = setting(20.0, 0, 3_600)
     drain_seconds: float = setting(10.0, 0, 3_600)
@@ -102,6 +105,7 @@ class ServerConfig:
             raise ConfigError(
                 f"sink is {self.sink!r}; it must be speaker, speaker:DEVICE, mic or mic:NAME."
             )
+        forwarders(self.trusted_proxies)
         for key in self.api_keys:
             if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
                 raise ConfigError(
@@ -128,6 +132,29 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def forwarders(proxies: tuple[str, ...]) -> list[str]:
+    """The addresses and networks of trusted proxies, in every form that a peer may have.
+
+    A server that listens on ``::`` sees IPv4 peers as IPv4-mapped IPv6 addresses.
+
+    Raises:
+        ConfigError: one is neither an address nor a network.
+    """
+    found = []
+    for proxy in proxies:
+        try:
+            network = ipaddress.ip_network(proxy)
+        except ValueError as error:
+            raise ConfigError(
+                f"trusted_proxies has {proxy!r}: {error}; use an address (10.0.0.1, fd00::1) or a "
+                "network (10.0.0.0/8)."
+            ) from error
+        found.append(str(network))
+        if network.version == 4:
+            found.append(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
+    return found
 
 
 def read_server_config(

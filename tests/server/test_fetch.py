@@ -299,7 +299,7 @@ def write_certificate(folder: Path, name: str) -> None:
         pytest.skip("needs the openssl command to make a certificate")
     command = [openssl, "req", "-x509", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
     command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += ["-addext", f"subjectAltName=DNS:{name}"]
+    command += ["-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1"]
     command += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
     subprocess.run(command, check=True, capture_output=True)
 
