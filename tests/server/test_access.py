@@ -133,9 +133,10 @@ def test_idle_connections_do_not_count_towards_the_limit(tmp_path: Path) -> None
             for client in clients:
                 client.send("start", request={"text": "", "format": "pcm", "reference_id": ""})
             until(lambda: place.engine and place.engine.streams()["idle"] == 4, "opening")
-            for client in (one, two):
-                client.send("text", text=LONG)
+            one.send("text", text=LONG)
             assert one.take()["event"] == "audio"
+            two.send("text", text=LONG)
+            until(lambda: waiting(place) == 1, "waiting")
             three.send("text", text="Hello. ")
             finish = three.take_until("finish")[-1]
             assert (finish["reason"], finish["code"]) == ("error", "overloaded")
