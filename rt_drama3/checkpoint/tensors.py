@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -23,10 +23,18 @@ from rt_drama3.checkpoint.files import INDEX, SINGLE, read_json, require
 from rt_drama3.errors import CheckpointError
 
 TORCH_DTYPES = {
+    "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U32": torch.int32,  # only its bits are used
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
 }
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 _AGAIN = "Download the checkpoint again."
@@ -39,7 +47,7 @@ class Entry:
     Attributes:
         name: name in the file.
         shard: file name.
-        dtype: the format's name, such as ``BF16``.
+        dtype: name of its type, such as ``BF16`` or ``Q4_K``.
         shape: as stored.
         start: byte offset in the file.
         nbytes: length in bytes.
@@ -55,6 +63,11 @@ class Entry:
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def rows(self) -> int:
+        """Product of all dims but the last."""
+        return math.prod(self.shape[:-1])
 
 
 @dataclass
@@ -90,15 +103,20 @@ def has_weights(directory: Path) -> bool:
     return (directory / INDEX).is_file() or (directory / SINGLE).is_file()
 
 
-def scan(directory: Path) -> Scan:
-    """Reads the index and every header, no data. Problems are collected, not raised."""
+def scan(directory: Path, files: Sequence[str] | None = None) -> Scan:
+    """Reads the index and every header, no data. Problems are collected, not raised.
+
+    Args:
+        directory: the folder.
+        files: the safetensors files in it; None reads those of the index, or the only one.
+    """
     found = Scan(directory)
     try:
-        weight_map = _weight_map(found)
+        weight_map = None if files else _weight_map(found)
     except CheckpointError as error:
         found.problems.append(str(error))
         return found
-    shards = [SINGLE] if weight_map is None else sorted(set(weight_map.values()))
+    shards = files or ([SINGLE] if weight_map is None else sorted(set(weight_map.values())))
     broken = set()
     for shard in shards:
         try:
@@ -244,6 +262,29 @@ class TensorReader:
             row_bytes = nbytes // shape[0]
             shape = (rows.stop - rows.start, *shape[1:])
             start, nbytes = start + rows.start * row_bytes, shape[0] * row_bytes
+        data = self._read(entry, start, nbytes)
+        return data.view(TORCH_DTYPES[entry.dtype]).view(shape)
+
+    def read_bytes(self, entry: Entry, rows: slice | None = None) -> Tensor:
+        """Reads rows as they are stored, of any type.
+
+        Args:
+            entry: from a scan of the same folder.
+            rows: ``slice(start, stop)``, counted over all dims but the last; None reads all.
+
+        Returns:
+            uint8 ``[rows, bytes of a row]``.
+
+        Raises:
+            CheckpointError: the file cannot be read or ends early.
+        """
+        rows = rows or slice(0, entry.rows)
+        row_bytes = entry.nbytes // max(1, entry.rows)
+        count = rows.stop - rows.start
+        data = self._read(entry, entry.start + rows.start * row_bytes, count * row_bytes)
+        return data.view(count, row_bytes)
+
+    def _read(self, entry: Entry, start: int, nbytes: int) -> Tensor:
         data = torch.empty(nbytes, dtype=torch.uint8)
         try:
             self._fill(entry.shard, start, data.numpy().data)
@@ -252,7 +293,7 @@ class TensorReader:
             raise CheckpointError(
                 f"{path} cannot be read at {entry.name}: {error.strerror or error}."
             ) from error
-        return data.view(TORCH_DTYPES[entry.dtype]).view(shape)
+        return data
 
     def _fill(self, shard: str, start: int, into: memoryview) -> None:
         if self._shard != shard or self._file is None:

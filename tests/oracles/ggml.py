@@ -1,4 +1,4 @@
-"""ggml's own quantisation, called through ctypes in the prebuilt library of libggml-python.
+"""ggml's own quantisation and reader of files, in the prebuilt library of libggml-python.
 
 Nothing here reads or writes a block: rows go in as float32 and come out as bytes, or the other way.
 """
@@ -73,6 +73,34 @@ def quantize(rows: Tensor, ggml_id: int, importance: Tensor | None = None) -> Te
     )
     assert written == out.nbytes
     return torch.from_numpy(out)
+
+
+class _GgufParameters(ctypes.Structure):
+    _fields_ = (("no_alloc", c_bool), ("ctx", c_void_p))
+
+
+def gguf_tensors(path: Path) -> list[tuple[str, int, int]]:
+    """Name, type and place of every tensor of a GGUF file; fails where ggml refuses the file."""
+    lib = library()
+    lib.gguf_init_from_file.argtypes = [ctypes.c_char_p, _GgufParameters]
+    lib.gguf_init_from_file.restype = c_void_p
+    lib.gguf_get_tensor_name.restype = ctypes.c_char_p
+    for name in ("n_tensors", "data_offset", "tensor_offset"):
+        getattr(lib, f"gguf_get_{name}").restype = c_int64
+    context = lib.gguf_init_from_file(str(path).encode(), _GgufParameters(True, None))
+    assert context, f"ggml refuses {path}"
+    handle = c_void_p(context)
+    start = lib.gguf_get_data_offset(handle)
+    found = [
+        (
+            lib.gguf_get_tensor_name(handle, c_int64(i)).decode(),
+            lib.gguf_get_tensor_type(handle, c_int64(i)),
+            start + lib.gguf_get_tensor_offset(handle, c_int64(i)),
+        )
+        for i in range(lib.gguf_get_n_tensors(handle))
+    ]
+    lib.gguf_free(handle)
+    return found
 
 
 def _floats(array: np.ndarray) -> ctypes._Pointer[c_float]:  # type: ignore[type-arg]
