@@ -80,3 +80,41 @@ def chunks(rows: int, columns: int) -> Iterator[slice]:
     step = max(1, CHUNK // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
+
+
+def require_finite(weights: Tensor) -> None:
+    """Refuses weights that no block can hold.
+
+    Raises:
+        ValueError: there are infinities or NaN among them.
+    """
+    if not weights.isfinite().all():
+        raise ValueError(
+            "The weights hold infinities or NaN, which no format but f32, f16 and bf16 can store. "
+            "Is the checkpoint damaged?"
+        )
+
+
+def column_counts(importance: Tensor | None, rows: Tensor) -> Tensor | None:
+    """How much errors count in each column of ``rows``: float32 with median 1, or None.
+
+    Columns without any importance still count a little. A median, because activations have outliers
+    that would make all other columns alike in a mean.
+
+    Raises:
+        ValueError: the importance does not belong to the columns, or is negative or not finite.
+    """
+    if importance is None:
+        return None
+    if importance.shape != rows.shape[-1:]:
+        raise ValueError(
+            f"The importance has the shape {list(importance.shape)}, but the rows have "
+            f"{rows.shape[-1]} columns."
+        )
+    counts = importance.to(rows.device, torch.float32)
+    if not (counts.isfinite() & (counts >= 0)).all():
+        raise ValueError("The importance of a column must be finite and not negative.")
+    some = counts[counts > 0]
+    if not len(some):
+        return torch.ones_like(counts)
+    return (counts / some.median()).clamp(1e-4, 1e12)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rt_drama3.checkpoint.formats.bits import require_finite
 from rt_drama3.model.moe import FP8_BLOCK
 
 FP8_MAX = 448.0  # largest number of float8_e4m3fn
@@ -24,7 +25,11 @@ def quantize_fp8(weight: Tensor, *, exact: bool = False) -> tuple[Tensor, Tensor
     Returns:
         float8_e4m3fn ``[rows, columns]`` and one float32 scale per block, a last part of one
         included.
+
+    Raises:
+        ValueError: weights are not finite.
     """
+    require_finite(weight)
     rows, columns = weight.shape
     tall, wide = -(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK)
     padded = F.pad(weight.float(), (0, wide * FP8_BLOCK - columns, 0, tall * FP8_BLOCK - rows))

@@ -14,10 +14,10 @@ from rt_drama3.checkpoint.formats.bits import (
     unpack,
     view_as,
 )
-from rt_drama3.checkpoint.formats.search import columns, fit_scale, rounded
+from rt_drama3.checkpoint.formats.search import columns, fit_scale, rounded, steps
 
 # Where the search of q4_0 puts the weight of largest magnitude among the codes.
-_Q4_PLACES = tuple(-8.6 + 0.2 * i for i in range(13))
+_Q4_PLACES = (*steps(-10, -6.5, 0.25), *steps(6.5, 9.5, 0.25))
 
 
 def decode_f32(blocks: Tensor) -> Tensor:

@@ -10,11 +10,13 @@ from torch import Tensor
 from rt_drama3.checkpoint.formats.bits import inverse, pack, stored_half
 from rt_drama3.checkpoint.formats.ggml_iq import IQ4_VALUES, iq3_values, iq4_values
 from rt_drama3.checkpoint.formats.ggml_k_write import symmetric
-from rt_drama3.checkpoint.formats.search import columns, fit_scale
+from rt_drama3.checkpoint.formats.search import columns, fit_scale, steps
 
-_IQ4_PLACES = (*(-150 + 2.5 * i for i in range(19)), *range(100, 131, 5))
-_IQ3_PLACES = tuple(12 + 0.5 * i for i in range(16))
+# Where the search puts the largest weight of a part among the values.
+_IQ4_PLACES = (*steps(-160, -115, 5), *steps(100, 150, 5))
+_IQ3_PLACES = steps(11, 23, 1)
 
+_QUADS = 2048  # quadruples whose errors are held at a time, so that they stay in the cache
 _ROUNDS = 2  # of choosing d, scales and entries in turn
 
 
@@ -111,12 +113,31 @@ def _iq3_rough(y: Tensor) -> Tensor:
 
 
 def _iq3_nearest(y: Tensor, counts: Tensor | None) -> Tensor:
-    """Entries of the grid with the smallest weighted error, for quadruples ``[N, 4]``."""
+    """Entries of the grid with the smallest weighted error, for quadruples ``[N, 4]``: int32.
+
+    The errors of all entries are a matrix product. Their lowest eight bits are replaced by the
+    entry's number, so that the minimum of the rest says which one it was; positive floats are
+    ordered as their bits.
+    """
     grid = _iq3_quarter(y.device)
-    halves = grid.square().mul_(-0.5)
     if counts is None:
-        return torch.addmm(halves.sum(1), y, grid.t()).argmax(1)
-    return torch.addmm(counts @ halves.t(), y * counts, grid.t()).argmax(1)
+        left = torch.cat((y, y.square().sum(1, keepdim=True), torch.ones_like(y[:, :1])), 1)
+        ones = torch.ones_like(grid[:, :1])
+        right = torch.cat((grid * -2, ones, grid.square().sum(1, keepdim=True)), 1)
+    else:
+        weighted = y * counts
+        left = torch.cat((weighted, (weighted * y).sum(1, keepdim=True), counts), 1)
+        right = torch.cat((grid * -2, torch.ones_like(grid[:, :1]), grid.square()), 1)
+    numbers = torch.arange(256, dtype=torch.int32, device=y.device)
+    errors = y.new_empty(_QUADS, 256)
+    index = torch.empty(len(y), dtype=torch.int32, device=y.device)
+    for start in range(0, len(y), _QUADS):
+        part = left[start : start + _QUADS]
+        some = torch.mm(part, right.t(), out=errors[: len(part)]).view(torch.int32)
+        torch.amin(
+            some.bitwise_and_(-256).bitwise_or_(numbers), 1, out=index[start : start + _QUADS]
+        )
+    return index.bitwise_and_(255)
 
 
 @cache

@@ -20,14 +20,16 @@ from rt_drama3.checkpoint.formats.search import (
     fit_affine,
     fit_scale,
     rounded,
+    steps,
 )
 
-# Where the search puts the largest weight of a part among the codes.
-_Q2_PLACES = tuple(2.5 + 0.1 * i for i in range(16))
-_Q3_PLACES = tuple(-4 - 0.1 * i for i in range(-9, 10))
-_Q4_PLACES = tuple(14 + 0.1 * i for i in range(21))
-_Q5_PLACES = tuple(29 + 0.25 * i for i in range(25))
-_Q6_PLACES = tuple(-32 - 0.1 * i for i in range(-9, 10))
+# Where the search puts the largest weight of a part among the codes. Beyond the last code it is cut
+# off, which pays where that weight is of little importance.
+_Q2_PLACES = (*steps(2.4, 3.6, 0.2), *steps(3.9, 5.4, 0.3))
+_Q3_PLACES = (*steps(-5.5, -3, 0.25), *steps(2.5, 4.5, 0.25))
+_Q4_PLACES = steps(13, 17, 0.2)
+_Q5_PLACES = steps(29, 35, 0.25)
+_Q6_PLACES = steps(-37, -30, 0.5)
 _ROUNDS = 2  # of choosing in turn
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rt_drama3.checkpoint.formats.bits import chunks
-from rt_drama3.checkpoint.formats.search import columns, fit_scale, rounded
+from rt_drama3.checkpoint.formats.bits import chunks, column_counts, require_finite, stored_half
+from rt_drama3.checkpoint.formats.search import columns, fit_scale, rounded, steps
 
-_PLACES = tuple(6 + 0.25 * i for i in range(14))  # of the largest magnitude among the codes
+_PLACES = steps(6, 13, 0.5)  # of the largest magnitude among the codes
 
 
 def dequantize_gptq(
@@ -65,11 +65,11 @@ def dequantize_gptq(
         zeros = (_fields(qzeros, bits).flatten(1) + zero_offset & top).float()
     out = torch.empty(outputs, inputs, dtype=dtype, device=qweight.device)
     for part in chunks(qweight.shape[0], per_word * outputs):
-        columns = slice(part.start * per_word, part.stop * per_word)
+        span = slice(part.start * per_word, part.stop * per_word)  # of inputs
         values = _fields(qweight[part], bits).transpose(1, 2).flatten(0, 1).float()
-        values -= (top + 1) // 2 if zeros is None else zeros[group[columns]]
-        values *= scales[group[columns]].float()
-        out[:, columns] = values.t()
+        values -= (top + 1) // 2 if zeros is None else zeros[group[span]]
+        values *= scales[group[span]].float()
+        out[:, span] = values.t()
     return out
 
 
@@ -87,7 +87,8 @@ def quantize_gptq(
         int32 ``[in / 8, out]`` and half-precision scales ``[in / group, out]``.
 
     Raises:
-        ValueError: the inputs are not a multiple of the group, or that of 8.
+        ValueError: the inputs are not a multiple of the group, or that of 8; weights or importance
+            are not finite.
     """
     codes, scales = _quantize(weight, group, importance)
     return _words(codes.t().unflatten(0, (-1, 8)), 1), scales.t().contiguous()
@@ -170,14 +171,15 @@ def _quantize(weight: Tensor, group: int, importance: Tensor | None) -> tuple[Te
         )
     codes = torch.empty(rows, inputs, dtype=torch.int32, device=weight.device)
     scales = torch.empty(rows, inputs // group, dtype=torch.float16, device=weight.device)
-    nearest = rounded(-8, 7)
+    counts, nearest = column_counts(importance, weight), rounded(-8, 7)
     for part in chunks(rows, inputs):
         x = weight[part].float()
-        counts = None if importance is None else importance.float().expand_as(x)
-        data = columns(x, counts, group)
-        scale = fit_scale(data, nearest, data.x.abs().amax(0), _PLACES).half()
+        require_finite(x)
+        data = columns(x, None if counts is None else counts.expand_as(x), group)
+        fitted = fit_scale(data, nearest, data.x.abs().amax(0), _PLACES)
+        scale = stored_half(fitted[:, None])[1][:, 0]
         scale = torch.where(scale > 0, scale, 1)
-        q = nearest(data.x / scale.float()).add_(8)
+        q = nearest(data.x / scale).add_(8)
         codes[part] = q.t().reshape(-1, inputs).int()
         scales[part] = scale.view(-1, inputs // group)
     return codes, scales

@@ -11,12 +11,13 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from rt_drama3.checkpoint.formats.bits import chunks, pack, unpack
+from rt_drama3.checkpoint.formats.bits import chunks, column_counts, pack, require_finite, unpack
+from rt_drama3.checkpoint.formats.search import columns
 
 GROUP = 16
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FACTOR_RANGE = 6 * 448.0  # the largest code times the largest scale
-_CODES = range(-1, 6)  # scales tried, counted from the one that maps the largest magnitude to 6
+_STEPS = range(-4, 7)  # scales tried, counted from the one that maps the largest magnitude to 6
 
 
 def dequantize_nvfp4(
@@ -76,11 +77,12 @@ def quantize_nvfp4(
         factor. compressed-tensors stores its inverse.
 
     Raises:
-        ValueError: the columns are not a multiple of 16.
+        ValueError: the columns are not a multiple of 16; weights or importance are not finite.
     """
     rows, columns = weight.shape
     if columns % GROUP:
         raise ValueError(f"NVFP4 stores groups of {GROUP} weights; {columns} is not a multiple.")
+    counts = column_counts(importance, weight)
     if factor is None:
         factor = weight.abs().amax().float() / FACTOR_RANGE
     packed = torch.empty(rows, columns // 2, dtype=torch.uint8, device=weight.device)
@@ -88,10 +90,8 @@ def quantize_nvfp4(
     safe = torch.where(factor > 0, factor, 1).reshape(())
     for part in chunks(rows, columns):
         x = weight[part].float() / safe
-        counts = None
-        if importance is not None:
-            counts = importance.float().expand_as(x).reshape(-1, GROUP)
-        codes, scales = _nearest(x.view(-1, GROUP), counts)
+        require_finite(x)
+        codes, scales = _nearest(x, None if counts is None else counts.expand_as(x))
         low, high = codes.view(-1, columns // 2, 2).unbind(-1)
         packed[part] = low | (high << 4)
         scale[part] = scales.view(-1, columns // GROUP)
@@ -108,39 +108,42 @@ def decode_nvfp4(blocks: Tensor) -> Tensor:
 
 def encode_nvfp4(x: Tensor, importance: Tensor | None) -> Tensor:
     """Scales of the smallest error; weights that are far from 1 want a factor of their own."""
-    counts = None if importance is None else importance.view(-1, GROUP)
-    codes, scales = _nearest(x.reshape(-1, GROUP), counts)
+    codes, scales = _nearest(x, importance)
     return torch.cat((scales.view(-1, 4), pack(codes.view(-1, 4, 2, 8), 4)), 1)
 
 
 def _nearest(x: Tensor, importance: Tensor | None) -> tuple[Tensor, Tensor]:
     """Codes and e4m3 scales of groups ``[N, 16]``: uint8 ``[N, 16]`` and ``[N]``."""
-    magnitude = x.abs()
-    largest = (magnitude.amax(1) / 6).clamp(max=448)
-    start = largest.to(torch.float8_e4m3fn).view(torch.uint8)
-    best = torch.full_like(largest, torch.inf)
-    code = start
-    for step in _CODES:
+    data = columns(x, importance, GROUP)
+    magnitude = data.x.abs()
+    start = (magnitude.amax(0) / 6).clamp_(max=448).to(torch.float8_e4m3fn).view(torch.uint8)
+    best = torch.full(start.shape, torch.inf, device=x.device)
+    chosen = start
+    for step in _STEPS:
         # Positive e4m3 numbers are ordered as their bytes: 1 is the smallest, 126 the largest.
         tried = (start.short() + step).clamp_(1, 126).to(torch.uint8)
-        scale = tried.view(torch.float8_e4m3fn).float()[:, None]
-        error = (magnitude - _rounded(magnitude / scale) * scale).square_()
-        if importance is not None:
-            error *= importance
-        total = error.sum(1)
-        better = total < best
-        best = torch.where(better, total, best)
-        code = torch.where(better, tried, code)
-    y = _rounded(magnitude / code.view(torch.float8_e4m3fn).float()[:, None])
-    # 0, 0.5, 1, 1.5 and 2 are codes 0 to 4; 3, 4 and 6 the next ones.
-    codes = torch.where(y <= 2, 2 * y, torch.where(y <= 4, y + 2, 7)).to(torch.uint8)
-    return codes | (x.signbit() & (codes > 0)).to(torch.uint8) << 3, code
+        scale = tried.view(torch.float8_e4m3fn).float()
+        _, values = _rounded(magnitude / scale)
+        error = data.squares(values.mul_(scale).sub_(magnitude))
+        better = error < best
+        best = torch.where(better, error, best)
+        chosen = torch.where(better, tried, chosen)
+    codes, _ = _rounded(magnitude / chosen.view(torch.float8_e4m3fn).float())
+    signs = (data.x < 0) & (codes > 0)
+    codes = codes.to(torch.uint8) | signs.to(torch.uint8) << 3
+    return codes.t().contiguous(), chosen
 
 
-def _rounded(y: Tensor) -> Tensor:
-    """The nearest magnitudes of e2m1, ties to even codes."""
-    coarse = torch.where(y < 4, y.round(), (y * 0.5).round_().clamp_(max=3).mul_(2))
-    return torch.where(y < 2, (y * 2).round_().mul_(0.5), coarse)
+def _rounded(y: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest codes of magnitudes, ties to even ones, and what they stand for.
+
+    Codes count steps: four of 0.5 from 0 to 2, two of 1 from there to 4, and one of 2.
+    """
+    fine = y.clamp(max=2).mul_(2).round_()
+    middle = y.clamp(2, 4).round_().sub_(2)
+    coarse = y.clamp(4, 6).mul_(0.5).round_().sub_(2)
+    codes = (fine + middle).add_(coarse)
+    return codes, fine.mul_(0.5).add_(middle).add_(coarse, alpha=2)
 
 
 @cache

@@ -14,7 +14,7 @@ from rt_drama3.checkpoint.formats import ggml_iq_write as iq_write
 from rt_drama3.checkpoint.formats import ggml_k as k
 from rt_drama3.checkpoint.formats import ggml_k_write as k_write
 from rt_drama3.checkpoint.formats import nvfp4
-from rt_drama3.checkpoint.formats.bits import chunks
+from rt_drama3.checkpoint.formats.bits import chunks, column_counts, require_finite
 
 Decode = Callable[[Tensor], Tensor]
 Encode = Callable[[Tensor, Tensor | None], Tensor]
@@ -98,13 +98,13 @@ def dequantize(data: Tensor, format: Format, dtype: torch.dtype = torch.float32)
     """Reads rows of blocks, some rows at a time.
 
     Args:
-        data: uint8 ``[..., row_bytes]``.
+        data: uint8 ``[..., rows, row_bytes]``.
         format: of the blocks.
         dtype: of the result. The arithmetic is float32 in the order that ggml has, so float32
             results equal its bit for bit.
 
     Returns:
-        ``[..., columns]``.
+        ``[..., rows, columns]``.
 
     Raises:
         ValueError: the rows are not a whole number of blocks.
@@ -125,13 +125,13 @@ def quantize(rows: Tensor, format: Format, importance: Tensor | None = None) -> 
     ones that are tried.
 
     Args:
-        rows: floating point ``[..., columns]``.
+        rows: floating point ``[..., rows, columns]``.
         format: of the blocks.
         importance: ``[columns]``, not negative: how much an error in that column counts, such as
             the mean square of what the column is multiplied with. None counts all alike.
 
     Returns:
-        uint8 ``[..., row_bytes]``.
+        uint8 ``[..., rows, row_bytes]``.
 
     Raises:
         ValueError: the columns are not a multiple of the block, weights or importance are not
@@ -140,33 +140,14 @@ def quantize(rows: Tensor, format: Format, importance: Tensor | None = None) -> 
     columns = rows.shape[-1]
     width = format.row_bytes(columns)
     out = torch.empty(*rows.shape[:-1], width, dtype=torch.uint8, device=rows.device)
-    counts = None if importance is None else _counts(importance, rows)
+    counts = column_counts(importance, rows)
     source, target = rows.flatten(0, -2), out.view(-1, width)
     for part in chunks(*source.shape):
         x = source[part].float()
-        if format.elements > 1 and not x.isfinite().all():
-            raise ValueError(
-                "The weights hold infinities or NaN, which no format but f32, f16 and bf16 can "
-                "store. Is the checkpoint damaged?"
-            )
+        if format.elements > 1:
+            require_finite(x)
         some = None
         if counts is not None:
             some = counts.expand_as(x).reshape(-1, format.elements)
         target[part] = format.encode(x.reshape(-1, format.elements), some).view(-1, width)
     return out
-
-
-def _counts(importance: Tensor, rows: Tensor) -> Tensor:
-    """Importance with mean 1; columns that never mattered still count a little."""
-    if importance.shape != rows.shape[-1:]:
-        raise ValueError(
-            f"The importance has the shape {list(importance.shape)}, but the rows have "
-            f"{rows.shape[-1]} columns."
-        )
-    counts = importance.to(rows.device, torch.float32)
-    if not (counts.isfinite() & (counts >= 0)).all():
-        raise ValueError("The importance of a column must be finite and not negative.")
-    mean = counts.mean()
-    if mean == 0:
-        return torch.ones_like(counts)
-    return (counts / mean).clamp(min=1e-4)

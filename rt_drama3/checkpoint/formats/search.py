@@ -69,6 +69,11 @@ def columns(x: Tensor, importance: Tensor | None, elements: int) -> Columns:
     return Columns(x, importance, x * importance)
 
 
+def steps(low: float, high: float, step: float) -> tuple[float, ...]:
+    """Numbers from ``low`` to ``high``, both included."""
+    return tuple(low + step * i for i in range(round((high - low) / step) + 1))
+
+
 def rounded(low: int, high: int) -> Nearest:
     """Rounds in place to integers in a range."""
     return lambda y: y.round_().clamp_(low, high)

@@ -115,3 +115,10 @@ def test_no_rows() -> None:
         assert (
             dequantize(torch.zeros(0, format.block_bytes, dtype=torch.uint8), format).numel() == 0
         )
+
+
+@pytest.mark.gpu
+@named
+def test_cuda_equals_the_cpu(format: Format) -> None:
+    data = random_blocks(format, 512, SCALES["ordinary"]).view(8, -1)
+    assert torch.equal(dequantize(data.cuda(), format).cpu(), dequantize(data, format))

@@ -37,3 +37,5 @@ def test_the_largest_weight_is_kept() -> None:
 def test_zeros_and_other_dtypes() -> None:
     matrix, scales = quantize_fp8(torch.zeros(4, 4, dtype=torch.bfloat16))
     assert (dequantize(matrix, scales, torch.float32) == 0).all()
+    with pytest.raises(ValueError, match="infinities or NaN"):
+        quantize_fp8(torch.full((4, 4), torch.inf))

@@ -187,5 +187,9 @@ def test_what_does_not_fit() -> None:
         dequantize_gptq(qweight, scales, None, (torch.arange(128) % 5).int())
     with pytest.raises(ValueError, match="do not belong together"):
         dequantize_packed(words(8, 16, seed=1), torch.ones(8, 4), inputs=100)
+    with pytest.raises(ValueError, match="infinities or NaN"):
+        quantize_gptq(torch.full((8, 128), torch.inf))
+    with pytest.raises(ValueError, match=r"shape \[64\], but the rows have 128"):
+        quantize_packed(torch.zeros(8, 128), 128, torch.ones(64))
     with pytest.raises(ValueError, match="100 inputs are not a multiple of the group 128"):
         quantize_gptq(torch.zeros(8, 100))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from rt_drama3.checkpoint.formats.bits import CHUNK
 from rt_drama3.checkpoint.formats.nvfp4 import dequantize_nvfp4, quantize_nvfp4
 from tests.checkpoint.formats.blocks import random_rows, rmse
 
+FACTOR = torch.tensor(0.0123456789).item()
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
@@ -26,16 +29,21 @@ def e4m3(code: int) -> float:
 
 def plain(packed: Tensor, scale: Tensor, factor: float, divide: bool, high_first: bool) -> Tensor:
     codes, scales = packed.tolist(), scale.view(torch.uint8).tolist()
-    out = torch.empty(packed.shape[0], 2 * packed.shape[1])
-    number = torch.tensor(factor)
+    out = torch.empty(packed.shape[0], 2 * packed.shape[1], dtype=torch.float64)
     for n in range(out.shape[0]):
-        for k in range(out.shape[1]):
-            high = (k % 2 == 1) != high_first
-            nibble = codes[n][k // 2] >> (4 if high else 0) & 15
-            block = torch.tensor(e4m3(scales[n][k // 16]))
-            block = block / number if divide else block * number
-            out[n, k] = float_of(nibble) * block
-    return out
+        for block in range(out.shape[1] // 16):
+            step = single(e4m3(scales[n][block]))
+            step = single(step / factor if divide else step * factor)
+            for k in range(16 * block, 16 * block + 16):
+                high = (k % 2 == 1) != high_first
+                nibble = codes[n][k // 2] >> (4 if high else 0) & 15
+                out[n, k] = single(float_of(nibble) * step)
+    return out.float()
+
+
+def single(value: float) -> float:
+    """Rounded to float32: what one operation on float32 gives, done in float64 and rounded."""
+    return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
 def stored(rows: int, columns: int) -> tuple[Tensor, Tensor]:
@@ -50,14 +58,15 @@ def stored(rows: int, columns: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_dequantize(divide: bool, high_first: bool, shape: tuple[int, ...]) -> None:
     packed, scale = stored(24, 64)
-    factor = torch.full(shape, 0.0123)
+    factor = torch.full(shape, FACTOR)
     ours = dequantize_nvfp4(packed, scale, factor, divide=divide, high_first=high_first)
-    assert torch.equal(ours, plain(packed, scale, 0.0123, divide, high_first))
+    assert torch.equal(ours, plain(packed, scale, FACTOR, divide, high_first))
 
 
-def test_every_byte_and_scale() -> None:
-    packed = torch.arange(256, dtype=torch.uint8).repeat(127, 1)
-    scale = torch.arange(127, dtype=torch.uint8)[:, None].expand(127, 32).contiguous()
+def test_every_scale() -> None:
+    packed = torch.tensor([17 * nibble for nibble in range(16)], dtype=torch.uint8)
+    packed = packed.view(2, 8).repeat(1, 2).repeat(127, 1)  # all codes, low and high
+    scale = torch.arange(127, dtype=torch.uint8).repeat_interleave(2)[:, None].repeat(1, 2)
     scale = scale.view(torch.float8_e4m3fn)
     ours = dequantize_nvfp4(packed, scale, torch.tensor(1.0))
     assert torch.equal(ours, plain(packed, scale, 1.0, False, False))
@@ -126,5 +135,9 @@ def test_what_does_not_fit() -> None:
     packed, scale = stored(4, 64)
     with pytest.raises(ValueError, match=r"need scales of \[4, 4\] and one factor"):
         dequantize_nvfp4(packed, scale[:, :2], torch.tensor(1.0))
+    with pytest.raises(ValueError, match="infinities or NaN"):
+        quantize_nvfp4(torch.full((2, 32), torch.nan))
+    with pytest.raises(ValueError, match="finite and not negative"):
+        quantize_nvfp4(torch.zeros(2, 32), torch.full((32,), -1.0))
     with pytest.raises(ValueError, match="groups of 16 weights; 24 is not a multiple"):
         quantize_nvfp4(torch.zeros(2, 24))

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from rt_drama3.checkpoint.formats import FORMATS, Format, dequantize, quantize
 from rt_drama3.checkpoint.formats.bits import CHUNK
+from rt_drama3.checkpoint.formats.ggml_iq import iq3_values
+from rt_drama3.checkpoint.formats.ggml_iq_write import _iq3_nearest
 from tests.checkpoint.formats.blocks import HALVES, SCALED, random_rows, rmse
 
 pytest.importorskip("libggml", reason="libggml-python is installed on Linux x86-64 alone")
@@ -29,6 +31,10 @@ REFERENCE = {
     "q2_k": {"gauss": 0.29709, "laplace": 0.34545, "t4": 0.33987},
 }
 MARGIN = 1.02
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def read_by_ggml(data: Tensor, format: Format) -> Tensor:
@@ -88,6 +94,15 @@ def test_importance_of_nothing_counts_all_alike(format: Format) -> None:
     x = random_rows("gauss", 2, 512)
     alike = quantize(x, format, torch.ones(512))
     assert torch.equal(quantize(x, format, torch.zeros(512)), alike)
+
+
+@pytest.mark.parametrize("outlier", [1e6, 3e38])
+def test_an_outlier_does_not_hide_the_importance_of_the_others(outlier: float) -> None:
+    x, importance = random_rows("gauss", 8, 1024), some_importance(1024)
+    format = FORMATS["q4_k"]
+    plain = quantize(x, format, importance)
+    importance[1000] = outlier
+    assert torch.equal(quantize(x, format, importance)[:, :432], plain[:, :432])
 
 
 @named
@@ -187,3 +202,22 @@ def test_plain_numbers() -> None:
 def test_q8_0_is_what_ggml_writes() -> None:
     x = random_rows("laplace", 64, 2048)
     assert torch.equal(quantize(x, FORMATS["q8_0"]), ggml.quantize(x, 8))
+
+
+@pytest.mark.parametrize("counts", [None, torch.rand(3000, 4, generator=generator(5)) + 0.01])
+def test_iq3_xxs_takes_the_nearest_entries(counts: Tensor | None) -> None:
+    y = torch.rand(3000, 4, generator=generator(6)) * 17 - 0.5
+    index = _iq3_nearest(y, counts).long()
+    grid = iq3_values(y.device) / 4
+    errors = (y[:, None].double() - grid).square()
+    errors = (errors if counts is None else errors * counts[:, None]).sum(2)
+    chosen = errors.gather(1, index[:, None])[:, 0]
+    assert (chosen <= errors.amin(1) * (1 + 2**-14) + 1e-3).all()
+
+
+@pytest.mark.gpu
+@named
+def test_what_cuda_writes_is_as_close(format: Format) -> None:
+    x = random_rows("gauss", 8, 1024)
+    ours = dequantize(quantize(x.cuda(), format).cpu(), format)
+    assert rmse(x, ours) <= 1.001 * rmse(x, dequantize(quantize(x, format), format))
