@@ -28,8 +28,8 @@ Decode = Callable[[Tensor, CodecState], Tensor]  # see Codec.decode_step
 
 
 @dataclass(frozen=True)
-class FrameGroup:
-    """A decode batch: consecutive frames that are decoded in one call.
+class DecodeBatch:
+    """Consecutive frames that are decoded in one call.
 
     Attributes:
         codes: int64 ``[num_codebooks, frames]``.
@@ -97,28 +97,28 @@ class CodecStream:
     def add(
         self, codes: npt.NDArray[np.int64], segment: int, prefilled: float, sampled: float
     ) -> None:
-        """Adds one frame ``[num_codebooks]``; see ``FrameGroup`` for the other arguments."""
+        """Adds one frame ``[num_codebooks]``; see ``DecodeBatch`` for the other arguments."""
         if not self._frames:
             self._segment, self._prefilled, self._sampled = segment, prefilled, (sampled, sampled)
         self._sampled = (self._sampled[0], sampled)
         self._frames.append(codes)
 
-    def take(self) -> FrameGroup:
+    def take(self) -> DecodeBatch:
         """Returns the collected frames (at least one) as a batch."""
-        group = FrameGroup(
+        batch = DecodeBatch(
             np.stack(self._frames, 1), self._next, self._segment, self._prefilled, self._sampled
         )
         self._frames = []
-        self._next += group.frames
-        self.last_size = group.frames
-        return group
+        self._next += batch.frames
+        self.last_size = batch.frames
+        return batch
 
-    def decode(self, group: FrameGroup) -> npt.NDArray[np.float32]:
+    def decode(self, batch: DecodeBatch) -> npt.NDArray[np.float32]:
         """Returns PCM, float32 ``[frames * frame_samples]``; batches must come in order."""
         self.prepare()
         assert self._state is not None
         self.broken = True
-        codes = torch.from_numpy(group.codes)[None].to(self._codec.device, non_blocking=True)
+        codes = torch.from_numpy(batch.codes)[None].to(self._codec.device, non_blocking=True)
         decode = self._decode or self._codec.decode_step
         pcm: npt.NDArray[np.float32] = decode(codes, self._state)[0].float().cpu().numpy()
         self.broken = False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import torch
 
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_build_is_left() -> Iterator[None]:
+    """A build in the background takes a core from the tests, and from others when it stays."""
+    yield
+    children = psutil.Process().children(recursive=True)
+    left = [child.cmdline() for child in children if "rt_drama3.aot.builder" in child.cmdline()]
+    assert not left, "a test started a build of compiled packages; give it step_mode eager"
 
 
 @pytest.fixture(scope="session")

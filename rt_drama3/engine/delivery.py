@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from rt_drama3.codec import Codec
-from rt_drama3.codec_stream import CodecWorker, Decode, FrameGroup
+from rt_drama3.codec_stream import CodecWorker, Decode, DecodeBatch
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.events import Audio, Idle, Segment, SpeechSummary, Stamps
 from rt_drama3.engine.scheduling import Costs, Estimate, batch_size, may_prefill
@@ -128,13 +128,13 @@ class Delivery:
 
     # The codec's thread.
 
-    def _decode(self, stream: Stream, batch: FrameGroup, decoded: threading.Event) -> None:
+    def _decode(self, stream: Stream, batch: DecodeBatch, decoded: threading.Event) -> None:
         with stream.isolated():
             if not (stream.cancelled or stream.playout.codec.broken):
                 self._deliver(stream, batch)
         decoded.set()
 
-    def _deliver(self, stream: Stream, batch: FrameGroup) -> None:
+    def _deliver(self, stream: Stream, batch: DecodeBatch) -> None:
         playout, started = stream.playout, self._clock()
         pcm = playout.codec.decode(batch)
         decoded = self._clock()

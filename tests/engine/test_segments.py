@@ -12,6 +12,7 @@ import pytest
 from rt_drama3 import Drama3
 from rt_drama3.checkpoint import read_segments
 from rt_drama3.config import SegmentConfig
+from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.errors import CheckpointError
@@ -51,7 +52,7 @@ def test_segments_are_no_longer_and_see_what_they_may(
 
     monkeypatch.setattr(nano.prompts, "build", watched)
     loaded = replace(nano.loaded, segments=SegmentConfig(110, remembered))
-    with Engine(loaded) as engine:
+    with Engine(loaded, EngineConfig(step_mode="eager")) as engine:
         _, summary = heard(engine.open(SpeechRequest(TEXT, seed=1, max_frames=400)))
     assert len(summary.segments) >= 3
     assert all(len(text.encode()) <= 110 for text, _ in summary.segments)

@@ -11,6 +11,7 @@ import typer
 from click import Context
 from typer.testing import CliRunner
 
+from rt_drama3.aot.builder import PackageBuilder
 from rt_drama3.audio import read_audio
 from rt_drama3.cli.main import app
 from tests.house.imports import ROOT
@@ -60,6 +61,8 @@ def numbered(found: list[tuple[str, str]]) -> list[str]:
 @pytest.mark.parametrize(("page", "code"), blocks("python"), ids=numbered(blocks("python")))
 def test_python(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # Their default starts a build in the background, which would outlive the test.
+    monkeypatch.setattr(PackageBuilder, "start", lambda _: None)
     exec(compile(code, page, "exec"), {"__name__": "__main__"})
     for path in tmp_path.iterdir():
         assert len(read_audio(path)[0]) > 0, path

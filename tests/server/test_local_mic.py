@@ -15,6 +15,7 @@ from tests.small import shared_drama, until
 
 
 @needs_pulse
+@pytest.mark.serial
 def test_the_microphone_says_what_the_client_was_sent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

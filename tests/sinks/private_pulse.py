@@ -68,7 +68,9 @@ class Daemon:
 
 
 def pactl(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["pactl", *command], capture_output=True, text=True, check=check)
+    return subprocess.run(
+        ["pactl", *command], capture_output=True, text=True, check=check, timeout=SECONDS
+    )
 
 
 @contextlib.contextmanager
