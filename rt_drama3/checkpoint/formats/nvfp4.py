@@ -29,7 +29,7 @@ def dequantize_nvfp4(
     high_first: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """``e2m1 * (scale * factor)`` over groups of 16.
+    """``e2m1 * scale * factor`` over groups of 16.
 
     Args:
         packed: uint8 ``[rows, columns / 2]``.
@@ -56,9 +56,8 @@ def dequantize_nvfp4(
     out = torch.empty(rows, columns, dtype=dtype, device=packed.device)
     for part in chunks(rows, columns):
         values = pairs.index_select(0, packed[part].flatten().int()).view(-1, GROUP)
-        scales = scale[part].float().view(-1, 1)
-        values *= scales / factor if divide else scales * factor
-        out[part] = values.view(-1, columns)
+        values *= scale[part].float().view(-1, 1)  # exact, so that the result is rounded once
+        out[part] = (values.div_(factor) if divide else values.mul_(factor)).view(-1, columns)
     return out
 
 

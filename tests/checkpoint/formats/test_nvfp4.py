@@ -32,12 +32,12 @@ def plain(packed: Tensor, scale: Tensor, factor: float, divide: bool, high_first
     out = torch.empty(packed.shape[0], 2 * packed.shape[1], dtype=torch.float64)
     for n in range(out.shape[0]):
         for block in range(out.shape[1] // 16):
-            step = single(e4m3(scales[n][block]))
-            step = single(step / factor if divide else step * factor)
+            step = e4m3(scales[n][block])
             for k in range(16 * block, 16 * block + 16):
                 high = (k % 2 == 1) != high_first
                 nibble = codes[n][k // 2] >> (4 if high else 0) & 15
-                out[n, k] = single(float_of(nibble) * step)
+                value = single(float_of(nibble) * step)
+                out[n, k] = single(value / factor if divide else value * factor)
     return out.float()
 
 
