@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -132,12 +133,16 @@ def serving(
     sink: Sink | None = None,
     **settings: Any,
 ) -> Iterator[Place]:
-    """A server with an engine of its own, on a free port."""
+    """A server with an engine of its own, on a free port.
+
+    It admits streams however busy the machine is: a test that needs two would wait for ever.
+    """
     settings = {"port": 0, "drain_seconds": 0.2, "data_folder": str(folder), **settings}
     config = ServerConfig(**settings)
     chosen = {"step_mode": "eager", "context": 1024, **(engine or {})}
     with Engine(drama.loaded, EngineConfig(**chosen)) as running:
         assert running.wait_until_warm(WAIT)
+        object.__setattr__(running.config, "admit_load", math.inf)
         app = create_app(drama, running, config, sink=sink)
         with run_app(app, config) as server:
             yield Place(server.port, app.state.service, running, server)
