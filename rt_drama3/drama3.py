@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ Samples = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Take:
-    """One finished piece of speech.
+    """Finished speech.
 
     Attributes:
         text: what was asked for.
@@ -136,7 +136,8 @@ class Drama3:
             Overloaded: at capacity (``max_streams`` + ``max_queue`` takes).
             DeviceError: the engine failed, or belongs to the parent of this process.
         """
-        speech = self.engine.open(SpeechRequest(text, **settings))
+        request = _request(text, settings)  # a mistake needs no engine
+        speech = self.engine.open(request)
         parts = [np.zeros(0, dtype=np.float32)]
         try:
             for chunk in speech:
@@ -177,8 +178,8 @@ class Drama3:
         Raises:
             RequestError: text or settings cannot be used.
         """
-        engine, count = self.engine, check_count(n)
-        takes = Takes(engine, SpeechRequest(text, **settings), count, engine.config.max_streams)
+        request, count = _request(text, settings), check_count(n)
+        takes = Takes(self.engine, request, count, self.engine.config.max_streams)
         return rank([self.decode_take(summary) for summary in takes.run()], scorer)
 
     def decode_take(self, summary: SpeechSummary) -> Take:
@@ -212,7 +213,8 @@ class Drama3:
         Raises:
             RequestError, Overloaded, DeviceError: see ``generate``.
         """
-        speech = self.engine.open(SpeechRequest(text, **settings))
+        request = _request(text, settings)
+        speech = self.engine.open(request)
         try:
             yield from speech
         finally:
@@ -292,6 +294,19 @@ class Drama3:
         with torch.inference_mode(), compute_threads(self.threads):
             tensor = torch.from_numpy(grid.astype(np.int64)).to(self.model.device)
             return self.codec.decode(tensor[None])[0].float().cpu().numpy()
+
+
+def _request(text: str, settings: Mapping[str, Any]) -> SpeechRequest:
+    """The request for a whole text.
+
+    Raises:
+        TypeError: a name is not one of ``SpeechSettings``; a request has other fields, too.
+    """
+    for name in settings:
+        if name not in SpeechSettings.__annotations__:
+            known = ", ".join(SpeechSettings.__annotations__)
+            raise TypeError(f"there is no setting {name!r}; there are {known}.")
+    return SpeechRequest(text, **settings)
 
 
 def load(

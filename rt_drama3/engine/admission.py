@@ -122,6 +122,11 @@ class Admission:
         now = self._clock() if until is None else until
         stream.turn.wanted = max(stream.turn.wanted, now)
 
+    def open(self, stream: Stream) -> None:
+        """Lets a stream whose text is known queue from now on."""
+        stream.turn.asked = self._clock()
+        self.want(stream)
+
     def open_inner(self, stream: Stream, outer: Stream) -> None:
         """Lets a stream that speaks an earlier take queue in place of the one that needs it."""
         stream.turn.asked = outer.turn.asked

@@ -137,8 +137,7 @@ class EngineCore:
         with self._lock:
             self._check_open(request)
             if not request.waits_for_text:
-                stream.turn.asked = stream.pushed = self._clock()
-                self.admission.want(stream)
+                self.admission.open(stream)
             self.streams[stream.speech] = stream
         self.woken.set()
         return stream.speech
@@ -163,8 +162,7 @@ class EngineCore:
         if speakable and not (stream.text.final or stream.cancelled):
             with self._lock:
                 self.admission.claim(stream, self.open_streams())
-        stream.text.push(text)
-        stream.pushed = self._clock()
+        stream.text.push(text, self._clock())
         self.woken.set()
 
     def flush(self, speech: Speech) -> None:
@@ -278,7 +276,7 @@ class EngineCore:
     def _pause_left(self, stream: Stream) -> float:
         if not (self._config.text_pause_ms and stream.text.stands):
             return math.inf
-        return stream.pushed + self._config.text_pause_ms / 1000 - self._clock()
+        return stream.text.pushed + self._config.text_pause_ms / 1000 - self._clock()
 
     def _speak_standing(self, stream: Stream) -> None:
         if self._pause_left(stream) <= 0:

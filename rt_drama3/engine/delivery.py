@@ -158,7 +158,7 @@ def _segment(stream: Stream, index: int) -> Segment:
 
 def _report_idle(stream: Stream) -> None:
     if stream.text.empty and not stream.text.final:
-        stream.speech.put(Idle())
+        stream.speech.put(Idle(stream.text.begun))
 
 
 def _end(stream: Stream, summary: SpeechSummary, error: RtDrama3Error | None) -> None:

@@ -53,7 +53,7 @@ class Stamps:
 
     Attributes:
         accepted: the request was opened.
-        prefilled: the prompt of the chunk's piece of text was read.
+        prefilled: the prompt of the chunk's segment was read.
         sampled: its first and its last frame were drawn.
         decoded: its PCM was ready.
     """
@@ -94,15 +94,15 @@ class SpeechSummary:
     """What became of a stream.
 
     Attributes:
-        segments: the pieces of text in order, each with the frame it begins at.
+        segments: in order, each with the frame it begins at.
         codes: int64 ``[num_codebooks, frames]`` of everything generated.
         sample_rate: Hz.
         seed: gives the same stream again on the same execution configuration.
-        complete: every piece was ended by the model, not by a limit.
+        complete: every segment was ended by the model, not by a limit.
         cancelled: ended by ``cancel``.
         delivered: frames that became chunks.
         durations: where the time went.
-        text: what was spoken: the request's text, or the pieces of one that came bit by bit.
+        text: what was spoken: the request's text, or the segments of one that was pushed.
     """
 
     segments: tuple[tuple[str, int], ...]
@@ -155,7 +155,12 @@ class Idle:
     """The stream waits for text: everything that could be spoken was spoken and delivered.
 
     It comes once each time, and after a ``flush`` that found nothing to speak.
+
+    Attributes:
+        begun: a sentence has begun whose end has not come yet.
     """
+
+    begun: bool = False
 
 
 @dataclass(frozen=True)

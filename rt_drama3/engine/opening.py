@@ -47,7 +47,7 @@ def open_stream(
     if request.final:
         text.set_whole(request.text)
     else:
-        text.push(request.text)
+        text.push(request.text, now)
     takes = read_previous_takes(request.previous_takes)
     alone = [n for n, take in enumerate(takes) if take.codes is take.audio is None]
     codec = CodecStream(loaded.codec, decode)

@@ -265,7 +265,6 @@ class Stream:
         epoch: counts segments, to recognise late results of an earlier one.
         held: a code-0 frame, and when it was sampled; dropped if eos follows.
         busy: it had something to speak since its latest ``Idle`` event.
-        pushed: when its latest text came.
         paused_since, paused_at: while paused, when its listener last took audio, and how many
             seconds were left to take then.
         complete: no segment was cut by a limit.
@@ -299,7 +298,6 @@ class Stream:
     steps: int = 0
     epoch: int = 0
     held: tuple[Codes, float] | None = None
-    pushed: float = 0.0
     busy: bool = False
     paused_since: float | None = None
     paused_at: float = 0.0

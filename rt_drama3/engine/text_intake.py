@@ -39,6 +39,7 @@ class TextIntake:
     Attributes:
         normalizes: see above.
         stands: more text may come, but what waits for the end of its sentence can stand alone.
+        pushed: when the latest text came.
         count: segments known so far, taken or not.
         final: no more text comes.
     """
@@ -50,7 +51,7 @@ class TextIntake:
         normalizes: bool = False,
     ) -> None:
         self._reads_directions, self._longest = reads_directions, longest
-        self.normalizes, self.stands = normalizes, False
+        self.normalizes, self.stands, self.pushed = normalizes, False, 0.0
         self._pushing = threading.Lock()  # held while text is parsed, which may take long
         self._lock = threading.Lock()  # guards the segments
         self._growing = ""
@@ -72,8 +73,12 @@ class TextIntake:
             self._add(*(blocks(text) if self.normalizes else [text]))
             self.final = True
 
-    def push(self, text: str) -> None:
+    def push(self, text: str, now: float = 0.0) -> None:
         """Adds text; its complete sentences become segments.
+
+        Args:
+            text: more of it.
+            now: seconds of the clock that ``pushed`` is compared with.
 
         Raises:
             RequestError: the text was finished, cannot be spoken, or is too long.
@@ -95,7 +100,7 @@ class TextIntake:
                 growing, LONGEST_SENTENCE, self._longest, normalized=self.normalizes
             )
             self._add(*ready)
-            self._growing = growing
+            self._growing, self.pushed = growing, now
             self.stands = can_stand_alone(growing, normalized=self.normalizes)
 
     def flush(self) -> None:
@@ -139,6 +144,11 @@ class TextIntake:
     def empty(self) -> bool:
         """Whether there is no segment to take."""
         return not self._segments
+
+    @property
+    def begun(self) -> bool:
+        """Whether a sentence has begun whose end has not come yet."""
+        return bool(self._growing.strip())
 
     @property
     def waiting(self) -> int:

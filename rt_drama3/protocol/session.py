@@ -90,6 +90,11 @@ class Session(ABC, Generic[U]):
         data, self._outgoing = self._outgoing, []
         return data
 
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended, by either side."""
+        return self._closed
+
     def close(self, code: str, message: str) -> list[Event]:
         """Ends the connection for the server's own reason: idle, slow_client, shutting_down...
 

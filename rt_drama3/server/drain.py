@@ -55,6 +55,8 @@ class Drain:
         """Includes a conversation while it lasts."""
         self.conversations.add(conversation)
         self._quiet.clear()
+        if self.draining:  # it was admitted right before
+            conversation.drain()
         try:
             yield
         finally:

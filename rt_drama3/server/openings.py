@@ -154,9 +154,6 @@ class Openings:
             order = replace(order, directing=replace(order.directing, guidance=None))
         if is_unreadable(order.text, drama.prompts.tokenizer):
             notices.append(UNREADABLE)
-        if check_normalize(order.normalize, drama.prompts.normalizes):
-            notices += normalization_notices(order.text, drama.prompts.tokenizer)
-        order = replace(order, notices=tuple(notices))
         speech = request = None
         if not order.speechless:
             settings = dict(order.settings(model.facts))
@@ -164,6 +161,9 @@ class Openings:
             if not order.best_of:
                 speech = model.engine.open(request)
         try:  # after opening: the engine starts meanwhile
+            if check_normalize(order.normalize, drama.prompts.normalizes):
+                notices += normalization_notices(order.text, drama.prompts.tokenizer)
+            order = replace(order, notices=tuple(notices))
             converter = Converter(order, model.facts.sample_rate)
         except BaseException:
             if speech is not None:

@@ -40,7 +40,7 @@ class Receiver(Protocol):
         """
 
     def idle(self) -> None:
-        """The stream waits for text."""
+        """The stream waits for text, and no sentence has begun."""
 
     def padding(self, ended: bool) -> Padding:
         """What to send now that the stream is idle, or has ended."""
@@ -131,7 +131,7 @@ class SpeechSender:
                     self.waited = event.reason
                     self._receiver.queued(event.position)
                 case Idle():
-                    await self._idle()
+                    await self._idle(event)
                 case Done():
                     return event.summary
         return None
@@ -147,7 +147,7 @@ class SpeechSender:
             self._service.metrics.underruns.inc()
         self._new_text = False
 
-    async def _idle(self) -> None:
+    async def _idle(self, event: Idle) -> None:
         padding = self._receiver.padding(ended=False)
         for _ in range(MAX_SILENCES):
             if padding is not Padding.SILENCE:
@@ -158,7 +158,8 @@ class SpeechSender:
             data, samples = self._converter.flush_tail()
             if samples:
                 await self._send(data, samples)
-        self._receiver.idle()
+        if not event.begun:
+            self._receiver.idle()
 
     def _outcome(self, summary: SpeechSummary) -> Outcome:
         """The result of a stream; counts it as well."""

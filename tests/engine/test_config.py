@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +220,9 @@ def test_the_smallest_decode_batch_is_not_above_the_largest() -> None:
     assert EngineConfig(codec_batch_frames=3, codec_batch_min=3).codec_batch_min == 3
     with pytest.raises(ConfigError, match=r"codec_batch_min is 5, above codec_batch_frames \(4\)"):
         EngineConfig(codec_batch_min=5)
+
+
+def test_the_page_lists_every_setting() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "engine.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert {field.name for field in dataclasses.fields(EngineConfig)} - {"origin"} <= set(listed)

@@ -263,3 +263,11 @@ def test_a_task_that_is_cancelled_can_cancel_its_stream(engine: Engine) -> None:
         return (await asyncio.to_thread(speech.result, WAIT)).cancelled
 
     assert asyncio.run(scenario(), debug=True)
+
+
+@pytest.mark.parametrize("name", ["final", "audio", "sed"])
+def test_unknown_settings_are_refused(name: str) -> None:
+    drama, settings = shared_drama(), dict[str, Any]({name: False})
+    for speak in (drama.generate, lambda text, **more: next(drama.stream(text, **more))):
+        with pytest.raises(TypeError, match=f"no setting '{name}'; there are references, "):
+            speak("Hello.", **settings)

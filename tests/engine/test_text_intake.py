@@ -205,6 +205,32 @@ def test_text_that_can_stand_alone_is_spoken_when_no_more_comes() -> None:
     assert pieces(intake) == []
 
 
+def test_a_sentence_has_begun_until_its_end_is_there() -> None:
+    intake = TextIntake()
+    assert not intake.begun
+    for text, begun in (("Hello. ", False), ("And then", True), (" we. ", False)):
+        intake.push(text)
+        assert intake.begun is begun, text
+    intake.push("More")
+    intake.flush()
+    assert not intake.begun
+
+
+def test_the_pause_is_never_counted_from_older_text() -> None:
+    """Another thread reads the time as soon as the text stands."""
+    seen = []
+
+    class Watched(TextIntake):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "stands" and value:
+                seen.append(self.pushed)
+            super().__setattr__(name, value)
+
+    intake = Watched()
+    intake.push("We meet at 9 a.m. ", 7.0)
+    assert seen == [7.0]
+
+
 # Normalisation: segments keep the text as it was written.
 
 

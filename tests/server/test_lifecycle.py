@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import msgpack
@@ -26,11 +28,14 @@ from websockets.frames import Frame, Opcode
 from rt_drama3 import ws_server as run
 from rt_drama3.audio import StreamResampler, stream_resample
 from rt_drama3.drama3 import Drama3
+from rt_drama3.engine.events import Idle
 from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.errors import CheckpointError, DeviceError, RtDrama3Error
 from rt_drama3.protocol import ProtocolLimits
 from rt_drama3.server.app import create_app
 from rt_drama3.server.config import ServerConfig
+from rt_drama3.server.drain import Drain
+from rt_drama3.server.sender import SpeechSender
 from rt_drama3.server.transport import websockets
 from rt_drama3.server.ws import connection
 from rt_drama3.ws_server import Server
@@ -530,6 +535,66 @@ def test_sigterm_exits_with_0(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in log.splitlines()]
     assert {"listening", "ready", "request ended", "draining"} <= {line["event"] for line in lines}
     assert "sentence to be heard" not in log
+
+
+def test_a_sentence_that_has_begun_is_spoken_during_the_drain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.0)
+    idle = threading.Event()
+    real = SpeechSender._idle
+
+    async def noted(self: SpeechSender, event: Idle) -> None:
+        await real(self, event)
+        idle.set()
+
+    monkeypatch.setattr(SpeechSender, "_idle", noted)
+    with (
+        serving(ending_drama(), tmp_path, drain_seconds=2 * WAIT) as place,
+        place.native() as client,
+    ):
+        client.send("start")
+        client.send("text", text="Hello. And then we")
+        client.take_until("audio")
+        assert idle.wait(WAIT)  # the first sentence was spoken
+        place.server.stop()
+        until(lambda: place.service.drain.draining, "draining")
+        client.send("text", text=" went home.")
+        client.send("finish")
+        messages = client.take_until("done", "error")
+        assert messages[-1]["type"] == "done"
+        assert messages[-1]["segments"] == 2
+
+
+def test_a_conversation_that_begins_as_the_drain_does_is_drained() -> None:
+    async def drained() -> list[str]:
+        drain, calls = Drain(0.0, None), list[str]()
+        conversation: Any = Mock(drain=lambda: calls.append("drain"))
+        await drain.drain()
+        with drain.conversation(conversation):
+            return calls
+
+    assert asyncio.run(drained()) == ["drain"]
+
+
+def test_a_cancel_that_meets_the_last_audio_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = threading.Event()
+    real = SpeechSender.finish
+
+    async def held(self: SpeechSender) -> None:
+        reached.set()
+        while not self._receiver.stopped:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await real(self)
+
+    monkeypatch.setattr(SpeechSender, "finish", held)
+    with serving(ending_drama(), tmp_path) as place, place.native() as client:
+        client.send("start", text="Hello.", final=True)
+        assert reached.wait(WAIT)
+        client.send("cancel")
+        assert client.take_until("cancelled", "done", "error")[-1]["type"] == "cancelled"
 
 
 def test_an_utterance_without_text_that_opens_during_the_drain_is_idle(

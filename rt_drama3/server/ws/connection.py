@@ -40,7 +40,7 @@ from rt_drama3.server.ws.utterance import LiveUtterance
 
 log = logging.getLogger("rt_drama3.server")
 
-LONG_TEXT = 2_000  # characters; longer text is segmented in a thread
+LONG_TEXT = 300  # characters; longer text is segmented in a thread
 CLOSE_SECONDS = 5.0  # for the last messages and the close frame to leave
 IDLE_SECONDS = 2.0  # without text after which an open utterance counts as finished at shutdown
 
@@ -252,7 +252,7 @@ class LiveConnection:
         self._act(events, reason)
 
     def _close(self, code: str, message: str) -> None:
-        if self._session.close_frame is None:
+        if not self._session.closed:
             self._metrics.errors.labels(code).inc()
             events = self._session.close(code, message)
             self._flush()
@@ -311,12 +311,13 @@ class LiveConnection:
                 broadcast = self._channel.begin(utterance.id)
             sender = SpeechSender(live, opened, self._service, broadcast)
             outcome = await sender.run()
+            if outcome is not None and not live.stopped:
+                await sender.finish()
             if outcome is None:
                 self.stop()
-            elif live.stopped:
+            elif live.stopped:  # maybe while the last audio was sent
                 utterance.cancelled(outcome.frames)
             else:
-                await sender.finish()
                 utterance.done(outcome)
         except RtDrama3Error as error:
             self._fail(utterance, error)
