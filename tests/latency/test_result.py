@@ -51,7 +51,7 @@ def normal(mean: float, count: int = 60, seed: int = 0) -> list[float]:
 
 
 def test_json_there_and_back(tmp_path: Path) -> None:
-    made = runner.run("peer", {"url": "http://h"}, lambda result: _fill(result))
+    made = runner.run("peer", {"url": "http://h"}, lambda result, url: _fill(result))
     file = tmp_path / "run.json"
     file.write_text(made.as_json())
     again = read(file)

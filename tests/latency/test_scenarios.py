@@ -10,12 +10,12 @@ import pytest
 
 from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.engine import Engine
+from rt_drama3.sinks import make_sink
 from rt_drama3_bench import echo
 from rt_drama3_bench.calibration import Calibration
 from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.local import ci, utterances
 from rt_drama3_bench.local import sink as output
-from rt_drama3_bench.local.sink import NullSink
 from rt_drama3_bench.metrics import Arrival, Recording, measure
 from rt_drama3_bench.result import Result, Verdict
 from rt_drama3_bench.server_process import ServerProcess
@@ -38,8 +38,7 @@ def test_an_utterance_of_the_engine(nano: Drama3) -> None:
 
 def test_variants_with_fixed_decode_batches(nano: Drama3) -> None:
     frame = nano.codec.config.frame_samples
-    (variant,) = [v for v in utterances.variants("eager") if v.name == "fixed groups of 4"]
-    with Engine(nano.loaded, variant.config) as engine:
+    with Engine(nano.loaded, utterances.variants("eager")["fixed groups of 4"]) as engine:
         made = utterances.speak(engine, "Hello there.")
     assert {a.samples // frame for a in made.arrivals[:-1]} == {4}
 
@@ -52,15 +51,15 @@ def test_an_echo_repeats_every_message() -> None:
     assert all(0 < ms < passed - 40 for ms in found)  # the last is sent 40 ms after the first
 
 
-def test_sinks_are_fed_at_the_pace_of_the_utterance() -> None:
+def test_sinks_are_fed_at_the_pace_of_the_utterance(tmp_path: Path) -> None:
     made = Recording(due=0.0, rate=8_000, sent=0.0)
     pcm = np.zeros(400, np.float32)
     made.arrivals = [Arrival(0.1 + 0.05 * n, 400, pcm=pcm) for n in range(3)]
-    sink, result = NullSink(), Result("sink")
+    file, result = tmp_path / "x.pcm", Result("sink")
     began = time.monotonic()
-    output.play(result, "null", sink, made, times=2)
+    output.play(result, "null", make_sink(str(file)), made, times=2)
     assert time.monotonic() - began >= 0.2  # two takes of 0.1 s between first and last chunk
-    assert sink.samples == 2 * 3 * 400 + 400  # and what is stopped
+    assert file.stat().st_size == 2 * (2 * 3 * 400 + 400)  # and what is stopped
     series = {one.name: one.samples for one in result.series}
     assert len(series["null: write"]) == 6
     assert result.met

@@ -1,37 +1,38 @@
-"""Work in another process: its messages, and an error when it dies."""
+"""Work in another process: its result, its error, and an error when it dies."""
 
 from __future__ import annotations
 
 import os
-from multiprocessing.connection import Connection
 
 import pytest
 
 from rt_drama3_bench import worker
 from rt_drama3_bench.errors import BenchError
 
-WAIT = 120.0  # seconds that an interpreter may take to start
+
+def process_and_sum(*numbers: int) -> tuple[int, int]:
+    return os.getpid(), sum(numbers)
 
 
-def adds(number: int, pipe: Connection) -> None:
-    pipe.send(number + pipe.recv())
+def refuses() -> None:
+    raise BenchError("the server refused: overloaded")
 
 
-def dies(pipe: Connection) -> None:
+def dies() -> None:
     os._exit(3)
 
 
-def test_both_ends_of_the_pipe_work() -> None:
-    process, pipe = worker.start(adds, 40)
-    pipe.send(2)
-    assert worker.receive(pipe) == 42
-    process.join(WAIT)
-    assert process.exitcode == 0
+def test_the_result_comes_from_another_process() -> None:
+    process, total = worker.run(process_and_sum, 40, 2)
+    assert total == 42
+    assert process != os.getpid()
+
+
+def test_an_error_of_the_work_is_the_error() -> None:
+    with pytest.raises(BenchError, match="the server refused: overloaded"):
+        worker.run(refuses)
 
 
 def test_a_process_that_died_is_an_error() -> None:
-    process, pipe = worker.start(dies)
     with pytest.raises(BenchError, match="a process of the measurement died"):
-        worker.receive(pipe)
-    process.join(WAIT)
-    assert process.exitcode == 3
+        worker.run(dies)

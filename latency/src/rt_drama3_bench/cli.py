@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,7 +21,6 @@ from rt_drama3_bench import options
 from rt_drama3_bench.errors import BenchError, require_rt_drama3
 
 if TYPE_CHECKING:
-    from rt_drama3_bench.endpoint import Endpoint
     from rt_drama3_bench.result import Result
 
 _console = Console(stderr=True)  # stdout is for results only
@@ -80,37 +77,34 @@ def _scenario(
     """
 
     def register(work: Callable[..., None]) -> Callable[..., None]:
-        def command(context: typer.Context, **arguments: Any) -> None:
-            to, html = arguments.pop("to"), arguments.pop("html")
-            check = arguments.pop("check")
+        def command(
+            context: typer.Context,
+            to: options.Json = None,
+            html: options.Html = None,
+            check: options.Check = check_by_default,
+            **arguments: Any,
+        ) -> None:
+            from rt_drama3_bench import report, runner, tables
+
+            for path in (to, html):
+                _check_folder(path)
             if local:
                 require_rt_drama3(f"bench {context.info_name}")
                 importlib.import_module("torch")  # before anything is timed
-            _run(
-                str(context.info_name),
-                arguments,
-                lambda result: work(result, **arguments),
-                to,
-                html,
-                check,
-            )
+            result = runner.run(str(context.info_name), arguments, work)
+            tables.show(result, _out())
+            if to is not None:
+                to.write_text(result.as_json(), encoding="utf-8")
+            if html is not None:
+                html.write_text(report.page(result), encoding="utf-8")
+            if check and not result.met:
+                raise typer.Exit(1)
 
-        shared: dict[str, tuple[Any, Any]] = {
-            "to": (options.Json, None),
-            "html": (options.Html, None),
-            "check": (options.CheckByDefault, True) if check_by_default else (options.Check, False),
-        }
-        hints = get_type_hints(work, localns={"Result": object}, include_extras=True)
-        _, *own = inspect.signature(work).parameters.values()
+        names = {"Result": object}
+        _, *own = inspect.signature(work, eval_str=True, locals=names).parameters.values()
+        context, *shared, _ = inspect.signature(command, eval_str=True).parameters.values()
         keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter("context", keyword, annotation=typer.Context),
-            *(one.replace(kind=keyword, annotation=hints[one.name]) for one in own),
-            *(
-                inspect.Parameter(name, keyword, default=default, annotation=kind)
-                for name, (kind, default) in shared.items()
-            ),
-        ]
+        parameters = [one.replace(kind=keyword) for one in (context, *own, *shared)]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in parameters}
         command.__doc__ = work.__doc__
@@ -215,9 +209,10 @@ def peer(
 ) -> None:
     """Measure any server that speaks one of four dialects, by the same metrics."""
     from rt_drama3_bench import remote
+    from rt_drama3_bench.endpoint import Endpoint, extra_fields, key_of
 
-    endpoint = _endpoint(url, dialect, key_env, model, voice, rate, setting)
-    endpoint = replace(endpoint, channels=channels, timeout=timeout)
+    key, extra = key_of(dialect, key_env), extra_fields(setting or ())
+    endpoint = Endpoint(url, dialect, key, model, voice, rate, extra, timeout, channels)
     remote.peer(result, endpoint, times, barge_ins, pause)
 
 
@@ -244,8 +239,11 @@ def load(
 ) -> None:
     """Raise the load until listeners hear underruns: how many streams stay realtime."""
     from rt_drama3_bench import remote
+    from rt_drama3_bench.endpoint import Endpoint, key_of
 
-    endpoint = None if url is None else _endpoint(url, dialect, key_env, None, voice, 0, None)
+    endpoint = None
+    if url is not None:
+        endpoint = Endpoint(url, dialect, key_of(dialect, key_env), voice=voice)
     remote.load(
         result, endpoint, pattern, level or (), seconds, seed, model, step_mode, max_streams, price
     )
@@ -382,35 +380,6 @@ def gpu(
     raise typer.Exit(gpu.measure(to, layers, batch, seconds, dry_run))
 
 
-def _run(
-    name: str,
-    arguments: dict[str, Any],
-    work: Callable[[Result], None],
-    to: Path | None,
-    html: Path | None,
-    check: bool,
-) -> None:
-    """Runs a scenario, shows its result and writes the requested files.
-
-    Args:
-        name, arguments: kept in the result.
-        work: the scenario.
-        to, html, check: see the options.
-    """
-    from rt_drama3_bench import report, runner, tables
-
-    for path in (to, html):
-        _check_folder(path)
-    result = runner.run(name, arguments, work)
-    tables.show(result, _out())
-    if to is not None:
-        to.write_text(result.as_json(), encoding="utf-8")
-    if html is not None:
-        html.write_text(report.page(result), encoding="utf-8")
-    if check and not result.met:
-        raise typer.Exit(1)
-
-
 def _check_folder(path: Path | None) -> None:
     if path is not None and not path.parent.is_dir():
         raise BenchError(f"cannot write {path}: {path.parent} is not a folder; create it first.")
@@ -420,27 +389,3 @@ def _out() -> Console:
     """Standard output; wide enough for the tables where it is not a terminal."""
     out = Console()
     return out if out.is_terminal else Console(width=140)
-
-
-def _endpoint(
-    url: str,
-    dialect: str,
-    key_env: str | None,
-    model: str | None,
-    voice: str | None,
-    rate: int,
-    settings: list[str] | None,
-) -> Endpoint:
-    from rt_drama3_bench.endpoint import Endpoint, key_of
-
-    extra: dict[str, Any] = {}
-    for setting in settings or []:
-        name, separator, value = setting.partition("=")
-        if not separator or not name:
-            raise BenchError(f"--set is {setting!r}; it must be KEY=VALUE.")
-        try:
-            extra[name] = json.loads(value)
-        except json.JSONDecodeError:
-            extra[name] = value
-    key = key_of(dialect, key_env)
-    return Endpoint(url, dialect, key, model, voice, rate, extra)

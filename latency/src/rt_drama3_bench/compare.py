@@ -96,10 +96,9 @@ def _compare_one(one: Series, two: Series, share: float, floor: float) -> list[C
     low, high = (b - a if bound is None else bound for bound in (apart.low, apart.high))
     bound = Interval(None, None) if ratio is None else Interval((a + low) / a, (a + high) / a)
     word = _word(low, high, abs(a) * floor, max(SAME * abs(a), least), least)
-    if word == "worse" and one.better != "lower":
-        word = "better" if one.better == "higher" else "other"
-    elif word == "better" and one.better != "lower":
-        word = "worse" if one.better == "higher" else "other"
+    opposite: dict[Word, Word] = {"worse": "better", "better": "worse"}
+    if word in opposite and one.better != "lower":
+        word = opposite[word] if one.better == "higher" else "other"
     return [Comparison(one.name, one.unit, share, a, b, ratio, bound, word)]
 
 
@@ -153,12 +152,11 @@ def show(before: Result, after: Result, changes: list[Comparison], console: Cons
     colours = {"better": "green", "worse": "red", "other": "yellow", "cannot tell": "yellow"}
     for change in changes:
         colour = colours.get(change.word, "dim")
+        name = f"{change.name}, {change.unit}" if change.unit else change.name
+        which = "mean" if change.share is None else f"p{100 * change.share:g}"
         table.add_row(
-            escape(f"{change.name}, {change.unit}" if change.unit else change.name),
-            "mean" if change.share is None else f"p{100 * change.share:g}",
-            number(change.before),
-            number(change.after),
-            *_ratio(change),
+            *map(escape, (name, which, number(change.before), number(change.after))),
+            *map(escape, _ratio(change)),
             f"[{colour}]{change.word}[/{colour}]",
         )
     console.print(table)

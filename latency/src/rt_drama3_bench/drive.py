@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -11,35 +12,6 @@ from rt_drama3_bench.metrics import Recording
 from rt_drama3_bench.schedules import ScheduledRequest
 
 GRACE = 0.05  # seconds before a caller's next turn at which the one before is interrupted
-
-
-class Pool:
-    """Clients whose connections are reused.
-
-    Args:
-        make: returns a new client.
-    """
-
-    def __init__(self, make: Callable[[], DialectClient]) -> None:
-        self._make = make
-        self._idle: list[DialectClient] = []
-        self._all: list[DialectClient] = []
-
-    def take(self) -> DialectClient:
-        """Returns an idle client, or a new one."""
-        if self._idle:
-            return self._idle.pop()
-        self._all.append(self._make())
-        return self._all[-1]
-
-    def give(self, caller: DialectClient) -> None:
-        """Puts a client back."""
-        self._idle.append(caller)
-
-    async def close(self) -> None:
-        """Closes all connections."""
-        for caller in self._all:
-            await caller.close()
 
 
 async def drive(
@@ -56,8 +28,9 @@ async def drive(
         One record for every request, in the order of the schedule; ``due`` is that of the schedule
         and ``label`` the caller.
     """
-    loop, pool = asyncio.get_running_loop(), Pool(make)
+    loop = asyncio.get_running_loop()
     start = loop.time()
+    idle: list[DialectClient] = []  # connections are reused
     turns: dict[int, list[int]] = defaultdict(list)
     for number, due in enumerate(schedule):
         turns[due.caller].append(number)
@@ -71,18 +44,18 @@ async def drive(
             until = None
             if place + 1 < len(numbers):
                 until = start + schedule[numbers[place + 1]].at - GRACE
-            caller = pool.take()
-            record = await record_utterance(
-                caller, due.text, at, Interruption(due.cut_after, until), limit
-            )
-            pool.give(caller)
+            if not idle:
+                idle.append(make())
+                clients.push_async_callback(idle[-1].close)
+            client = idle.pop()
+            cut = Interruption(due.cut_after, until)
+            record = await record_utterance(client, due.text, at, cut, limit)
+            idle.append(client)
             record.label = f"caller {due.caller}"
             records[number] = record
 
-    try:
+    async with contextlib.AsyncExitStack() as clients:
         await asyncio.gather(*(one_caller(numbers) for numbers in turns.values()))
-    finally:
-        await pool.close()
     return [records[number] for number in range(len(schedule))]
 
 

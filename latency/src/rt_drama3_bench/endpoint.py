@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,6 +111,24 @@ class Endpoint:
         if self.model and self.dialect.startswith("fish"):
             found["model"] = self.model
         return found
+
+
+def extra_fields(settings: Iterable[str]) -> dict[str, Any]:
+    """The further fields of a request from ``KEY=JSON``; what is not JSON is text.
+
+    Raises:
+        BenchError: a setting has no key.
+    """
+    extra: dict[str, Any] = {}
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator or not name:
+            raise BenchError(f"--set is {setting!r}; it must be KEY=VALUE.")
+        try:
+            extra[name] = json.loads(value)
+        except json.JSONDecodeError:
+            extra[name] = value
+    return extra
 
 
 def key_of(dialect: str, variable: str | None) -> str | None:

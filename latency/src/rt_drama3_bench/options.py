@@ -15,9 +15,6 @@ Html: TypeAlias = Annotated[
     Path | None, typer.Option("--html", help="Write a self-contained HTML report to this file.")
 ]
 Check: TypeAlias = Annotated[
-    bool, typer.Option("--check", help="Exit with code 1 when a judged figure misses its limit.")
-]
-CheckByDefault: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--check/--no-check", help="Exit with code 1 when a judged figure misses its limit."

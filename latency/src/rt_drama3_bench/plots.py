@@ -81,13 +81,7 @@ def lines(
     points = [point for _, curve in named for point in curve]
     xs, ys = [p[0] for p in points], [p[1] for p in points]
     ys += [0.0] if level is None else [0.0, level]
-    axes = _axes((min(xs), max(xs)), (min(ys), max(ys)), x_label, y_label)
-    if level is not None:
-        y = axes.y(level)
-        axes.parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
-            f'stroke="{COLOURS[1]}" stroke-dasharray="4 4"/>'
-        )
+    axes = _axes((min(xs), max(xs)), (min(ys), max(ys)), x_label, y_label, level)
     for number, (name, curve) in enumerate(named):
         colour = COLOURS[number % len(COLOURS)]
         path = _path([(axes.x(x), axes.y(y)) for x, y in curve], colour)
@@ -103,19 +97,14 @@ def lines(
 def dots(
     points: Sequence[tuple[float, float, str]], x_label: str, y_label: str, level: float
 ) -> str:
-    """One dot for each; those above the level are red."""
+    """One named dot for each value in milliseconds; those above the level are red."""
     xs, ys = [p[0] for p in points], [p[1] for p in points]
-    axes = _axes((min(xs), max(xs)), (0, max([*ys, level])), x_label, y_label)
-    y = axes.y(level)
-    axes.parts.append(
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
-        f'stroke="{COLOURS[1]}" stroke-dasharray="4 4"/>'
-    )
-    for x, value, title in points:
+    axes = _axes((min(xs), max(xs)), (0, max([*ys, level])), x_label, y_label, level)
+    for x, value, name in points:
         colour = COLOURS[1] if value > level else COLOURS[0]
         axes.parts.append(
             f'<circle cx="{axes.x(x):.1f}" cy="{axes.y(value):.1f}" r="4" fill="{colour}" '
-            f'fill-opacity="0.6"><title>{escape(title)}</title></circle>'
+            f'fill-opacity="0.6"><title>{escape(name)}: {value:.0f} ms</title></circle>'
         )
     return _svg(axes.parts, HEIGHT)
 
@@ -158,7 +147,13 @@ def ticks(low: float, high: float, about: int = 8) -> list[float]:
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def _axes(xs: tuple[float, float], ys: tuple[float, float], x_label: str, y_label: str) -> _Axes:
+def _axes(
+    xs: tuple[float, float],
+    ys: tuple[float, float],
+    x_label: str,
+    y_label: str,
+    level: float | None = None,
+) -> _Axes:
     (left, right), (low, high) = (_wide(*xs), _wide(*ys))
 
     def x(value: float) -> float:
@@ -178,6 +173,11 @@ def _axes(xs: tuple[float, float], ys: tuple[float, float], x_label: str, y_labe
     middle = (HEIGHT - BOTTOM + TOP) / 2
     turned = f'transform="rotate(-90 14 {middle:.0f})"'
     parts.append(_text(14, middle, y_label, "middle", turned))
+    if level is not None:
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(level):.1f}" y2="{y(level):.1f}" '
+            f'stroke="{COLOURS[1]}" stroke-dasharray="4 4"/>'
+        )
     return _Axes(x, y, parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from rt_drama3_bench.endpoint import Endpoint
 from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.estimates import percentile
 from rt_drama3_bench.metrics import TOLERATED, Metrics, Recording
-from rt_drama3_bench.result import BROKEN, Result, Verdict
+from rt_drama3_bench.result import BROKEN, Result
 from rt_drama3_bench.schedules import TEXTS, ScheduledRequest, fixed, poisson, turns
 from rt_drama3_bench.server_process import ServerProcess
 
@@ -83,7 +84,7 @@ def judge_failures(result: Result, records: Sequence[Recording]) -> None:
     errors = [one.error for one in records if one.error is not None]
     result.add("failed", "share", [float(one.error is not None) for one in records], minor=True)
     detail = f"of {len(records)}" + (f", the first with: {errors[0]}" if errors else "")
-    result.verdicts.append(Verdict("utterances that failed", len(errors), 0, detail=detail))
+    result.judge("utterances that failed", len(errors), 0, detail=detail)
 
 
 def judge_seams(result: Result, spoken: Sequence[Recording]) -> None:
@@ -96,9 +97,7 @@ def judge_seams(result: Result, spoken: Sequence[Recording]) -> None:
     ]
     count = sum(max(0, len(one.arrivals) - 1) for one in spoken)
     detail = ", ".join(f"{f.kind} at {f.sample} of utterance {n}" for n, f in faults[:3])
-    result.verdicts.append(
-        Verdict(f"faults that can be heard at {count} seams", len(faults), 0, detail=detail)
-    )
+    result.judge(f"faults that can be heard at {count} seams", len(faults), 0, detail=detail)
 
 
 def load(
@@ -133,12 +132,30 @@ def load(
     """
     if pattern not in PATTERNS:
         raise BenchError(f"the pattern is {pattern!r}; use one of {', '.join(PATTERNS)}.")
-    if endpoint is not None:
-        _ramp(result, endpoint, pattern, levels, seconds, seed, price)
-        return
-    with ServerProcess(model, step_mode, max_streams) as served:
-        result.preparation["server ready"] = served.started
-        _ramp(result, Endpoint(served.url), pattern, levels, seconds, seed, price)
+    unit = "streams" if pattern in ("steady", "turns") else "requests a second"
+    with contextlib.ExitStack() as stack:
+        if endpoint is None:
+            served = stack.enter_context(ServerProcess(model, step_mode, max_streams))
+            result.preparation["server ready"] = served.started
+            endpoint = Endpoint(served.url)
+        reached = _ramp(result, endpoint, pattern, unit, levels, seconds, seed)
+    for number, one in enumerate(reached):
+        if levels or number == 0:  # a search for the limit ends at a level that does not hold
+            wrong = one.failed + one.stuttered + one.waited
+            detail = f"{one.failed} failed, {one.stuttered} with underruns, {one.waited} late"
+            name = f"{one.load:g} {unit}: share that went wrong"
+            result.judge(name, wrong / one.asked, BROKEN, detail=detail)
+    held = [level for level in reached if level.holds]
+    last = max((level.load for level in held), default=0)
+    result.facts["pattern"], result.facts["unit"] = pattern, unit
+    result.facts[f"{unit} that stay realtime"] = last
+    most = max((level.concurrent for level in held), default=0)
+    result.facts["at the same time, at the most"] = most
+    result.facts["audio seconds"] = sum(level.audio_s for level in reached)
+    if price is not None and last and unit == "streams":
+        result.facts["price of an hour of one stream"] = price / last
+    if not levels and reached and reached[-1].holds:
+        result.notes.append(f"{unit}: the highest level held; the limit lies above it")
 
 
 @dataclass(frozen=True)
@@ -177,11 +194,7 @@ def judge_level(load: float, records: Sequence[Recording]) -> LoadLevel:
     """Summarises one level."""
     good = [record for record in records if record.error is None]
     found = [metrics.measure(record) for record in good]
-    firsts = [
-        m.first_pcm_ms if m.first_audible_ms is None else m.first_audible_ms
-        for m in found
-        if m.first_pcm_ms is not None
-    ]
+    firsts = [m.first_pcm_ms if m.first_audible_ms is None else m.first_audible_ms for m in found]
     known = [first for first in firsts if first is not None]
     return LoadLevel(
         load,
@@ -215,20 +228,19 @@ def _ramp(
     result: Result,
     endpoint: Endpoint,
     pattern: str,
+    unit: str,
     levels: Sequence[float],
     seconds: float,
     seed: int,
-    price: float | None,
-) -> None:
+) -> list[LoadLevel]:
+    """Raises the load level by level, until one does not hold where none were given."""
     warm = asyncio.run(_once(endpoint))
     if warm.error is not None:
         raise BenchError(f"the first utterance failed: {warm.error}")
     result.preparation["first utterance of all"] = (warm.ended or warm.due) - warm.due
-    ramp = iter(levels) if levels else doubling(pattern)
-    unit = "streams" if pattern in ("steady", "turns") else "requests a second"
     reached: list[LoadLevel] = []
     patient = replace(endpoint, timeout=max(endpoint.timeout, 6 * seconds))
-    for level in ramp:
+    for level in levels or doubling(pattern):
         due = schedule(pattern, level, seconds, seed)
         if not due:
             continue
@@ -242,23 +254,7 @@ def _ramp(
         result.facts.setdefault("levels", []).append(found.__dict__ | {"holds": found.holds})
         if not found.holds and not levels:
             break
-    for number, one in enumerate(reached):
-        if levels or number == 0:  # a search for the limit ends at a level that does not hold
-            wrong = one.failed + one.stuttered + one.waited
-            detail = f"{one.failed} failed, {one.stuttered} with underruns, {one.waited} late"
-            name = f"{one.load:g} {unit}: share that went wrong"
-            result.verdicts.append(Verdict(name, wrong / one.asked, BROKEN, detail=detail))
-    last = max((level.load for level in reached if level.holds), default=0)
-    result.facts["pattern"], result.facts["unit"] = pattern, unit
-    result.facts[f"{unit} that stay realtime"] = last
-    result.facts["at the same time, at the most"] = max(
-        (level.concurrent for level in reached if level.holds), default=0
-    )
-    result.facts["audio seconds"] = sum(level.audio_s for level in reached)
-    if price is not None and last and pattern in ("steady", "turns"):
-        result.facts["price of an hour of one stream"] = price / last
-    if not levels and reached and reached[-1].holds:
-        result.notes.append(f"{unit}: the highest level held; the limit lies above it")
+    return reached
 
 
 def doubling(pattern: str) -> Iterator[float]:
@@ -314,7 +310,7 @@ def _judge_continuity(result: Result, prefix: str, spoken: Sequence[Recording]) 
     gapless = sum(m.gapless for m in found)
     detail = f"{gapless} of {len(found)} without any"
     name = f"{prefix}continuity: worst underrun, ms"
-    result.verdicts.append(Verdict(name, worst, TOLERATED, detail=detail))
+    result.judge(name, worst, TOLERATED, detail=detail)
 
 
 def _known(records: Sequence[Recording], figure: Callable[[Metrics], float | None]) -> list[float]:

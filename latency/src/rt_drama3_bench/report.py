@@ -9,11 +9,10 @@ from html import escape
 from typing import Any
 
 from rt_drama3_bench import plots
-from rt_drama3_bench.estimates import Interval, summarize
 from rt_drama3_bench.metrics import TOLERATED
 from rt_drama3_bench.plots import COLOURS, DARK, LIGHT, Bar
 from rt_drama3_bench.result import BROKEN, OVER_TIME, Result
-from rt_drama3_bench.tables import number
+from rt_drama3_bench.tables import cells, number
 
 MOST_CURVES = 40
 _CHUNKS = (COLOURS[0], "#80b3ff")  # one chunk from the next
@@ -50,14 +49,12 @@ pre {{ background: var(--box); padding: 1em; overflow-x: auto }}
 def page(result: Result) -> str:
     """The whole document."""
     where = result.environment
-    gpu = (where.get("gpu") or {}).get("name")
-    machine = f"{where.get('cpu')}, {where.get('cores')} cores" + (f", {gpu}" if gpu else "")
     version = where.get("rt_drama3")
     product = [f"rt-drama3 {version}"] if version else []
     parts = [
         f"<h1>{escape(result.scenario)}</h1>",
         f"<p>measured: <strong>{escape(result.target)}</strong></p>" if result.target else "",
-        f"<p>{escape('; '.join([machine, *product, str(where.get('time'))]))}</p>",
+        f"<p>{escape('; '.join([result.machine, *product, str(where.get('time'))]))}</p>",
     ]
     if result.noise is not None and result.noise.noisy:
         reasons = escape("; ".join(result.noise.reasons))
@@ -96,10 +93,7 @@ def _pictures(result: Result) -> str:
         parts += ["<h2>Audio buffered by the listener</h2>", plots.lines(curves, *axes, level=0.0)]
     if len(spoken) > 1:
         start = min(u["due_s"] for u in spoken)
-        points = [
-            (u["due_s"] - start, u["underrun_worst_ms"], f"{u['label']}: {_ms(u)} ms")
-            for u in spoken
-        ]
+        points = [(u["due_s"] - start, u["underrun_worst_ms"], str(u["label"])) for u in spoken]
         words = ("s since the beginning", "worst underrun, ms")
         parts += ["<h2>Continuity of every stream</h2>", plots.dots(points, *words, TOLERATED)]
     return "".join(parts)
@@ -173,7 +167,7 @@ def _first_audio(result: Result) -> tuple[str, list[float]] | None:
     for wanted in ("first audible", "first pcm", "first audio"):
         for series in result.series:
             if wanted in series.name.lower():
-                return f"{series.name}, {series.unit}", series.samples
+                return series.title, series.samples
     return None
 
 
@@ -193,17 +187,7 @@ def _verdicts(result: Result) -> str:
 def _series(result: Result) -> str:
     if not result.series:
         return ""
-    rows: list[Sequence[str]] = []
-    for series in result.ranked:
-        found = summarize(series.samples)
-        name = f"{series.name}, {series.unit}" if series.unit else series.name
-        rows.append(
-            (
-                *(escape(name), str(found.n), number(found.p50), _bounds(found.p50_interval)),
-                *(number(found.p95), _bounds(found.p95_interval)),
-                *(number(found.p99), number(found.longest)),
-            )
-        )
+    rows = [[*map(escape, cells(series))] for series in result.ranked]
     heads = ("", "n", "p50", "95 %", "p95", "95 %", "p99", "max")
     return "<h2>All samples, none left out</h2>" + _table(heads, rows)
 
@@ -222,12 +206,3 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{one}</th>" for one in heads)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _bounds(interval: Interval) -> str:
-    low, high = ("?" if v is None else number(v) for v in (interval.low, interval.high))
-    return f"{low}..{high}"
-
-
-def _ms(utterance: dict[str, Any]) -> str:
-    return f"{utterance['underrun_worst_ms']:.0f}"

@@ -39,6 +39,11 @@ class Series:
     better: Better = "lower"
     minor: bool = False
 
+    @property
+    def title(self) -> str:
+        """Name and unit."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
 
 @dataclass
 class Verdict:
@@ -116,6 +121,13 @@ class Result:
         if samples:
             self.series.append(Series(name, unit, [float(s) for s in samples], better, minor))
 
+    def judge(
+        self, name: str, value: float, limit: float, at_least: bool = False, detail: str = ""
+    ) -> Verdict:
+        """Adds a verdict and returns it."""
+        self.verdicts.append(Verdict(name, value, limit, at_least, detail))
+        return self.verdicts[-1]
+
     def record(self, prefix: str, utterances: Sequence[Recording], keep: int = 200) -> None:
         """Measures utterances and adds every figure; keeps the first of them for pictures."""
         good = [u for u in utterances if u.error is None]
@@ -143,6 +155,13 @@ class Result:
             )
         room = max(0, keep - len(self.utterances))
         self.utterances += [trace(u) for u in utterances[:room]]
+
+    @property
+    def machine(self) -> str:
+        """The processor, its cores and the GPU."""
+        where = self.environment
+        gpu = (where.get("gpu") or {}).get("name")
+        return f"{where.get('cpu')}, {where.get('cores')} cores" + (f", {gpu}" if gpu else "")
 
     @property
     def target(self) -> str:

@@ -10,21 +10,19 @@ from rt_drama3_bench.energy import Meter
 from rt_drama3_bench.environment import environment
 from rt_drama3_bench.result import Result
 
-Scenario = Callable[[Result], None]
 
-
-def run(name: str, arguments: dict[str, Any], scenario: Scenario) -> Result:
+def run(name: str, arguments: dict[str, Any], scenario: Callable[..., None]) -> Result:
     """Runs a scenario, which adds its measurements to the result.
 
     Args:
         name: of the scenario.
-        arguments: that it was given, for the record.
-        scenario: the work.
+        arguments: of the scenario, kept in the result.
+        scenario: takes the result and the arguments.
     """
     before = calibrate()
     result = Result(name, arguments, environment())
     meter = Meter()
-    scenario(result)
+    scenario(result, **arguments)
     spent = meter.spent()
     result.before, result.after = before, calibrate()
     where = result.environment

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from rt_drama3_bench.errors import BenchError, require_rt_drama3
@@ -96,12 +95,7 @@ class ServerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self) -> None:

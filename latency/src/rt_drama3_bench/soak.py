@@ -19,7 +19,7 @@ from rt_drama3_bench.drive import drive
 from rt_drama3_bench.endpoint import Endpoint
 from rt_drama3_bench.metrics import TOLERATED, Recording
 from rt_drama3_bench.process_watch import Usage, usage
-from rt_drama3_bench.result import OVER_TIME, Result, Verdict
+from rt_drama3_bench.result import OVER_TIME, Result
 from rt_drama3_bench.schedules import TEXTS, ScheduledRequest, turns
 from rt_drama3_bench.server_process import ServerProcess
 
@@ -91,18 +91,16 @@ def judge(result: Result, rounds: list[RoundSample]) -> None:
         if found.since is not None:
             detail += f", off since {found.since:.0f} s"
         value = max(off, allowed * 1.001) if found.since is not None else min(off, allowed)
-        result.verdicts.append(Verdict(f"drift of {name}", value, allowed, detail=detail))
+        result.judge(f"drift of {name}", value, allowed, detail=detail)
     gaps = [one for one in rounds if one.worst_ms > TOLERATED]
     since = f"first at {gaps[0].at:.0f} s" if gaps else ""
     worst = max((one.worst_ms for one in rounds), default=0.0)
-    result.verdicts.append(
-        Verdict("continuity: worst underrun, ms", worst, TOLERATED, detail=since)
-    )
+    result.judge("continuity: worst underrun, ms", worst, TOLERATED, detail=since)
     failed = [(one.at, why) for one in rounds for why in one.failed]
     spoken = sum(one.asked for one in rounds) - len(failed)
     result.add("failed", "share", [1.0] * len(failed) + [0.0] * spoken, minor=True)
     detail = f"first at {failed[0][0]:.0f} s: {failed[0][1]}" if failed else ""
-    result.verdicts.append(Verdict("utterances that failed", len(failed), 0, detail=detail))
+    result.judge("utterances that failed", len(failed), 0, detail=detail)
     if rounds:
         curves["worst underrun, ms"] = [[one.at, one.worst_ms] for one in rounds]
         curves["utterances that failed"] = [[one.at, float(len(one.failed))] for one in rounds]
@@ -132,7 +130,7 @@ def soak(
     with ServerProcess(model, step_mode) as served:
         result.preparation["server ready"] = served.started
         asyncio.run(_work(served, rounds, 3600 * hours, callers, seed, say))
-        result.verdicts.append(Verdict("the server lives", float(served.alive), 1, at_least=True))
+        result.judge("the server lives", float(served.alive), 1, at_least=True)
     judge(result, rounds)
 
 

@@ -7,15 +7,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from rt_drama3_bench.estimates import Interval, summarize
-from rt_drama3_bench.result import Result
+from rt_drama3_bench.result import Result, Series
 
 
 def show(result: Result, console: Console) -> None:
     """Prints samples, verdicts, preparation times, and whether the machine was quiet."""
-    where = result.environment
-    gpu = (where.get("gpu") or {}).get("name")
-    machine = f"{where.get('cpu')}, {where.get('cores')} cores" + (f", {gpu}" if gpu else "")
-    console.print(f"[bold]{escape(result.scenario)}[/bold] on {escape(machine)}", highlight=False)
+    heading = f"[bold]{escape(result.scenario)}[/bold] on {escape(result.machine)}"
+    console.print(heading, highlight=False)
     if result.preparation:
         parts = (f"{name} {seconds:.2f} s" for name, seconds in result.preparation.items())
         console.print(f"before the measurement: {', '.join(parts)}", highlight=False)
@@ -41,16 +39,19 @@ def _series(result: Result) -> Table:
     for heading in ("n", "p50", "", "p95", "", "p99", "max"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for series in result.series:
-        if series.minor:
-            continue
-        found = summarize(series.samples)
-        name = f"{series.name}, {series.unit}" if series.unit else series.name
-        table.add_row(
-            *(escape(name), str(found.n), number(found.p50), bounds(found.p50_interval)),
-            *(number(found.p95), bounds(found.p95_interval)),
-            *(number(found.p99), number(found.longest)),
-        )
+        if not series.minor:
+            table.add_row(*map(escape, cells(series)))
     return table
+
+
+def cells(series: Series) -> tuple[str, ...]:
+    """Title, count, p50 and p95 each with its interval, p99 and the longest sample."""
+    found = summarize(series.samples)
+    return (
+        *(series.title, str(found.n), number(found.p50), bounds(found.p50_interval)),
+        *(number(found.p95), bounds(found.p95_interval)),
+        *(number(found.p99), number(found.longest)),
+    )
 
 
 def _verdicts(result: Result) -> Table:
@@ -78,4 +79,4 @@ def number(value: float) -> str:
 def bounds(interval: Interval) -> str:
     """An interval as short as it can be."""
     low, high = ("?" if v is None else number(v) for v in (interval.low, interval.high))
-    return escape(f"[{low}..{high}]")
+    return f"[{low}..{high}]"

@@ -25,7 +25,7 @@ from rt_drama3_bench.estimates import percentile
 from rt_drama3_bench.local import resample, utterances
 from rt_drama3_bench.local.parts import WINDOW, in_batches, in_one_call
 from rt_drama3_bench.metrics import Recording
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.result import Result
 from rt_drama3_bench.server_process import ServerProcess
 
 SLACK = 1_000.0  # milliseconds of underrun tolerated on a shared machine
@@ -61,35 +61,34 @@ def excuse(result: Result, before: Calibration, after: Calibration) -> None:
 
 def _engine(result: Result, drama: Drama3) -> None:
     spoken: dict[str, list[Recording]] = {}
-    for way in utterances.variants("eager"):
+    for way, config in utterances.variants("eager").items():
         started = time.monotonic()
-        with Engine(drama.loaded, way.config) as engine:
+        with Engine(drama.loaded, config) as engine:
             engine.wait_until_warm()
-            result.preparation[way.name] = time.monotonic() - started
+            result.preparation[way] = time.monotonic() - started
             count = 1 if spoken else TURNS  # of the baselines the audio alone is needed
-            turns = [utterances.speak(engine, remote.SENTENCE) for _ in range(count)]
-            spoken[way.name] = turns
-        result.record(f"{way.name}: ", turns)
+            spoken[way] = [utterances.speak(engine, remote.SENTENCE) for _ in range(count)]
+        result.record(f"{way}: ", spoken[way])
     ours, *others = spoken.values()
     frame = drama.codec.config.frame_samples
     sizes = [[a.samples // frame for a in one.arrivals] for one in ours]
     # A listener's first sound is one frame; groups at most double, and never pass the ceiling.
     firsts = max(one[0] for one in sizes)
-    result.verdicts.append(Verdict("frames in the first chunk", firsts, 1))
+    result.judge("frames in the first chunk", firsts, 1)
     grown = max(b / a for one in sizes for a, b in itertools.pairwise(one))
-    result.verdicts.append(Verdict("growth of groups", grown, 2))
-    result.verdicts.append(Verdict("largest group", max(map(max, sizes)), 4))
+    result.judge("growth of groups", grown, 2)
+    result.judge("largest group", max(map(max, sizes)), 4)
     audio = [one.audio() for one in ours[:1] + [records[0] for records in others]]
     apart = max(
         float(np.abs(a - audio[0]).max()) if len(a) == len(audio[0]) else 2.0 for a in audio
     )
-    result.verdicts.append(Verdict("audio of other groupings: largest difference", apart, 1e-3))
+    result.judge("audio of other groupings: largest difference", apart, 1e-3)
     remote.judge_seams(result, ours)
     found = [metrics.measure(one) for one in ours]
     worst = max(m.underrun_worst_ms for m in found)
-    result.verdicts.append(Verdict("continuity of the engine: worst underrun, ms", worst, SLACK))
+    result.judge("continuity of the engine: worst underrun, ms", worst, SLACK)
     share = percentile([(m.first_pcm_ms or 0) / (m.total_ms or 1) for m in found], 0.5)
-    result.verdicts.append(Verdict("ratio: first audio by the whole utterance", share, 0.5))
+    result.judge("ratio: first audio by the whole utterance", share, 0.5)
 
 
 def _codec(result: Result, drama: Drama3) -> None:
@@ -104,17 +103,15 @@ def _codec(result: Result, drama: Drama3) -> None:
     one = percentile(single, 0.5)
     whole = percentile(once, 0.5)
     again = percentile(window, 0.5)
-    result.verdicts += [
-        Verdict("ratio: codec frame by frame over one call", one / whole, 6),
-        Verdict("ratio: a window again over one frame", again / one, 3, at_least=True),
-    ]
+    result.judge("ratio: codec frame by frame over one call", one / whole, 6)
+    result.judge("ratio: a window again over one frame", again / one, 3, at_least=True)
 
 
 def _resampler(result: Result) -> None:
     ours, soxr = resample.measure(16_000, 200)
-    result.verdicts.append(Verdict("resampler: held back, ms", ours.max_held_ms, 2.0))
+    result.judge("resampler: held back, ms", ours.max_held_ms, 2.0)
     ratio = soxr.held_ms / max(ours.held_ms, 1e-9)
-    result.verdicts.append(Verdict("resampler: held back by soxr HQ over ours", ratio, 3, True))
+    result.judge("resampler: held back by soxr HQ over ours", ratio, 3, True)
 
 
 def _take_over(result: Result, part: Result, dialect: str) -> None:

@@ -102,13 +102,15 @@ def random_rows(config: ModelConfig, rows: int, seed: int) -> torch.Tensor:
     return codes
 
 
-def speak(step: FrameStep, rows: int, sampling: SamplingConfig) -> None:
-    """Gives every slot of a step a new prompt of about ``rows`` rows."""
+def speak(step: FrameStep, rows: int, sampling: SamplingConfig, streams: int | None = None) -> None:
+    """Gives the first slots of a step, or all, a new prompt of about ``rows`` rows each."""
     for slot in range(step.slots):
         step.state.reset(slot)
         prompt = random_rows(step.model.config, rows + slot, seed=slot).to(step.model.device)
         step.model.prefill(prompt, step.state, slot)
         step.configure(slot, sampling, seed=slot)
+    for slot in range(step.slots if streams is None else streams, step.slots):
+        step.release(slot)
 
 
 def random_codec(device: torch.device, small: bool) -> Codec:

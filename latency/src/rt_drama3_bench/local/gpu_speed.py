@@ -82,9 +82,7 @@ def measure_step(
 
 
 def _frame_ms(bench: DeviceRun, step: FrameStep, streams: int, rows: int) -> float:
-    speak(step, rows, SAMPLED)
-    for slot in range(streams, step.slots):
-        step.release(slot)
+    speak(step, rows, SAMPLED, streams)
     times = 2 if bench.dry else TIMED // 5
     length = step.length_for(rows + streams + 2 * TIMED) if not bench.dry else step.lengths[-1]
     return bench.milliseconds(lambda: step.run(streams, length), times=times)
@@ -92,9 +90,7 @@ def _frame_ms(bench: DeviceRun, step: FrameStep, streams: int, rows: int) -> flo
 
 def _each_frame(bench: DeviceRun, step: FrameStep, streams: int, rows: int) -> dict[str, Any]:
     """Frames one by one, in milliseconds: the tail that a median over rounds hides."""
-    speak(step, rows, SAMPLED)
-    for slot in range(streams, step.slots):
-        step.release(slot)
+    speak(step, rows, SAMPLED, streams)
     length, times = step.lengths[-1], []
     if bench.dry:
         for _ in range(3):
@@ -180,15 +176,7 @@ def measure_kernels(bench: DeviceRun, model: SpeechModel) -> dict[str, Any]:
 
         def experts(x: Tensor = x, work: list[tuple[MoE, Tensor, Tensor]] = work) -> None:
             for moe, chosen, weights in work:
-                kernels.experts(
-                    x,
-                    chosen,
-                    weights,
-                    moe.gate_up,
-                    moe.gate_up_scale,
-                    moe.down,
-                    moe.down_scale,
-                )
+                moe.products(x, chosen, weights)
 
         ms = bench.milliseconds(bench.graphed(experts), times=3) / len(layers)
         distinct = sum(len(chosen.unique()) for _, chosen, _ in work) / len(work)

@@ -7,31 +7,17 @@ process of its own and compares the peak with what stays resident. Linux only: i
 from __future__ import annotations
 
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
 from rt_drama3.checkpoint import load_model, make_tiny, read_config
 from rt_drama3_bench import worker
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.local.sizes import AUDIO, OFFICIAL, TEXT
+from rt_drama3_bench.result import Result
 
-TEXT, AUDIO = "text_config.", "audio_decoder_config."
-SETTINGS = {
-    TEXT + "hidden_size": 2048,
-    TEXT + "num_attention_heads": 16,
-    TEXT + "head_dim": 256,
-    TEXT + "num_experts": 256,
-    TEXT + "num_experts_per_tok": 8,
-    TEXT + "moe_intermediate_size": 512,
-    TEXT + "shared_expert_intermediate_size": 512,
-    TEXT + "linear_num_key_heads": 16,
-    TEXT + "linear_num_value_heads": 32,
-    TEXT + "linear_key_head_dim": 128,
-    TEXT + "linear_value_head_dim": 128,
+SETTINGS = OFFICIAL | {
     TEXT + "vocab_size": 65_536,
-    AUDIO + "vocab_size": 4096,
-    AUDIO + "intermediate_size": 6144,
     AUDIO + "num_codebooks": 3,
     AUDIO + "shared_enrichment_layers": 1,
 }
@@ -79,16 +65,10 @@ def loading(result: Result, folder: Path, expand: bool = False) -> None:
     """
     if not folder.exists() or not any(folder.iterdir()):
         make_tiny(folder, settings=SETTINGS, shards=8, codec="decode")
-    process, pipe = worker.start(_load, folder, not expand)
-    figures: dict[str, float] = worker.receive(pipe)
-    process.join()
+    figures = worker.run(measure, folder, not expand)
     result.facts |= {
         name if name == "seconds to load" else f"{name}, GB": value
         for name, value in figures.items()
     }
     beyond, layer = figures["peak beyond resident"], figures["one layer"]
-    result.verdicts.append(Verdict("peak beyond the resident model, GB", beyond, layer))
-
-
-def _load(folder: Path, keep_fp8: bool, pipe: Connection) -> None:
-    pipe.send(measure(folder, keep_fp8))
+    result.judge("peak beyond the resident model, GB", beyond, layer)

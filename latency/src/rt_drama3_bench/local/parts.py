@@ -18,7 +18,7 @@ from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.graph_step import CapturedStep, FrameStep
 from rt_drama3_bench.local import resample
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.result import Result
 
 TEXT = "Thank you for calling. Your order has been shipped and should arrive on Monday."
 CONTEXT, MAX_FRAMES = 1024, 512
@@ -137,15 +137,12 @@ def _step_ratios(result: Result, medians: dict[str, float], frame: float) -> Non
         eager = medians.get(f"{size}, eager")
         if kind == "compiled" or f"{size}, compiled" not in medians:
             detail = f"{usual:.2f} ms of a frame of {frame:.1f} ms"
-            share = f"{size}: share of real time"
-            result.verdicts.append(Verdict(share, usual / frame, 1, detail=detail))
+            result.judge(f"{size}: share of real time", usual / frame, 1, detail=detail)
         if kind == "compiled" and eager is not None:
-            name = f"{size}: speed of compiled over eager"
-            result.verdicts.append(Verdict(name, eager / usual, 2, at_least=True))
+            result.judge(f"{size}: speed of compiled over eager", eager / usual, 2, at_least=True)
     if GUIDED in medians:
         ratio = medians[GUIDED] / medians["step of 1, compiled"]
-        name = "step of a guided stream over a step of 1, time"
-        result.verdicts.append(Verdict(name, ratio, 2.05))
+        result.judge("step of a guided stream over a step of 1, time", ratio, 2.05)
 
 
 def codec(
@@ -198,7 +195,7 @@ def codec(
             ("a window again over 1 frame per call", again / single, 8, True),
         ):
             name = f"codec: {name}, cost of a frame"
-            result.verdicts.append(Verdict(name, ratio, limit, at_least, unsure=unsure))
+            result.judge(name, ratio, limit, at_least).unsure = unsure
     _resampler(result, [f for rate in (16_000, 24_000) for f in resample.measure(rate, 300)])
 
 
@@ -217,10 +214,8 @@ def _resampler(result: Result, found: Sequence[resample.Figures]) -> None:
         result.facts[f"{name}: making the resampler, ms"] = one.design_ms
         if one.quality == "low_latency":
             cost, held = resample.MAX_MICROSECONDS, resample.MAX_HELD_MS
-            result.verdicts += [
-                Verdict(f"{name}: cost of a frame, p50, us", one.median_us, cost),
-                Verdict(f"{name}: held back, longest, ms", one.max_held_ms, held),
-            ]
+            result.judge(f"{name}: cost of a frame, p50, us", one.median_us, cost)
+            result.judge(f"{name}: held back, longest, ms", one.max_held_ms, held)
 
 
 def in_one_call(drama: Drama3, codes: torch.Tensor) -> float:

@@ -19,7 +19,7 @@ from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.model.state import Snapshot
 from rt_drama3_bench.local.parts import BATCHES, TEXT, TimedStep, prepare
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.result import Result
 
 ROUNDS = 7
 FRAMES = 24
@@ -75,7 +75,7 @@ def one_thread(
     made, heard = statistics.median(frames), 1e3 / drama.codec.config.frame_rate
     name = "step and codec of one stream on one thread, speed over real time"
     detail = f"{made:.2f} ms a frame of {heard:.1f} ms"
-    result.verdicts.append(Verdict(name, heard / made, 3.0, True, detail))
+    result.judge(name, heard / made, 3.0, True, detail)
 
 
 def overlap(
@@ -102,7 +102,7 @@ def overlap(
     alone, other, together = map(statistics.median, times)
     name = "step and codec overlapped over the slower alone, time"
     detail = f"step {alone:.0f} ms, codec {other:.0f} ms, both {together:.0f} ms"
-    result.verdicts.append(Verdict(name, together / max(alone, other), 1.15, detail=detail))
+    result.judge(name, together / max(alone, other), 1.15, detail=detail)
 
 
 def first_pcm(
@@ -148,7 +148,7 @@ def first_pcm(
     whole, by_hand = map(statistics.median, times)
     name = "first PCM of a warm request beyond prefill + step + decode, ms"
     detail = f"first PCM {whole:.1f} ms, parts {by_hand:.1f} ms"
-    result.verdicts.append(Verdict(name, whole - by_hand, 2.0, detail=detail))
+    result.judge(name, whole - by_hand, 2.0, detail=detail)
 
 
 def warm_voice(result: Result, drama: Drama3, step: TimedStep, codes: torch.Tensor) -> None:
@@ -178,4 +178,4 @@ def warm_voice(result: Result, drama: Drama3, step: TimedStep, codes: torch.Tens
     slow, fast = map(statistics.median, times)
     detail = f"cold {slow:.1f} ms ({len(system)} rows), warm {fast:.2f} ms"
     name = "10 s reference cold over warm, prefill cost"
-    result.verdicts.append(Verdict(name, slow / fast, 10.0, True, detail))
+    result.judge(name, slow / fast, 10.0, True, detail)

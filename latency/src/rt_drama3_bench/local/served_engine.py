@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any
 
 import msgpack
@@ -36,8 +35,9 @@ from rt_drama3.server.app import create_app
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.ws_server import Server, settle
 from rt_drama3_bench import echo, worker
+from rt_drama3_bench.errors import BenchError
 from rt_drama3_bench.estimates import percentile
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.result import Result
 
 TEXT = "Thank you for calling. Your order has been shipped and should arrive on Monday. "
 TICK = 0.001  # seconds between timers whose lateness is measured
@@ -121,11 +121,9 @@ def serve(
             while server.loop is None:
                 time.sleep(0.01)
             ticking = asyncio.run_coroutine_threadsafe(watch.tick(), server.loop)
-            process, pipe = worker.start(_client_process, server.port, streams, rate, most, large)
             try:
-                found: Found = worker.receive(pipe)
+                found = worker.run(_client_process, server.port, streams, rate, most, large)
             finally:
-                process.join(10)
                 ticking.cancel()
                 server.stop()
                 serving.join()
@@ -156,9 +154,7 @@ def _report(result: Result, found: Found, added: list[float], watch: LoopWatch) 
         if target is not None and samples:
             judged = {0.5: "p50", 0.95: "p95", 1.0: "longest"}[share]
             value = percentile(samples, share)
-            result.verdicts.append(
-                Verdict(f"{name}, {judged}, ms", value, target, detail=f"n {len(samples)}")
-            )
+            result.judge(f"{name}, {judged}, ms", value, target, detail=f"n {len(samples)}")
 
 
 # The client's process.
@@ -189,10 +185,8 @@ class Found:
     cancels: list[float] = field(default_factory=list)
 
 
-def _client_process(
-    port: int, streams: int, rate: int, most: bool, large: int, pipe: Connection
-) -> None:
-    pipe.send(asyncio.run(_client(port, streams, rate, most, large)))
+def _client_process(port: int, streams: int, rate: int, most: bool, large: int) -> Found:
+    return asyncio.run(_client(port, streams, rate, most, large))
 
 
 async def _client(port: int, streams: int, rate: int, most: bool, large: int) -> Found:
@@ -274,17 +268,14 @@ async def _messages(socket: ClientConnection) -> AsyncIterator[tuple[float, byte
     """When each message came, its bytes and its fields.
 
     Raises:
-        RuntimeError: the server refused the request; it ends this process, there is nothing to
-            measure.
+        BenchError: the server refused the request: there is nothing to measure.
     """
     while True:
         data = await socket.recv(decode=False)
         now = time.monotonic()
         message = msgpack.unpackb(data)
         if message["type"] == "error":
-            raise RuntimeError(
-                f"the server refused: {message.get('code')}: {message.get('message')}"
-            )
+            raise BenchError(f"the server refused: {message.get('code')}: {message.get('message')}")
         yield now, data, message
 
 

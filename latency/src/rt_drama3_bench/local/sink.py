@@ -7,59 +7,22 @@ are how long a write blocks, what is buffered, underruns, and how long a stop ta
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 import rt_drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.errors import RequestError, SinkError
-from rt_drama3.sinks import PcmFormat, Sink, SinkStats, make_sink
+from rt_drama3.sinks import PcmFormat, Sink, make_sink
 from rt_drama3_bench.local import utterances
 from rt_drama3_bench.metrics import Recording
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.result import Result
 from rt_drama3_bench.schedules import TEXTS
 
 KINDS = ("null", "wav", "flac", "mic", "speaker")
-
-
-class NullSink(Sink):
-    """Accepts everything immediately and keeps nothing: the cost of the pacing itself."""
-
-    name = "null"
-
-    def __init__(self) -> None:
-        self.samples = 0
-        self._format: PcmFormat | None = None
-
-    def open(self, format: PcmFormat) -> None:
-        """See ``Sink``."""
-        self._format = format
-
-    def write(self, pcm: object) -> None:
-        """See ``Sink``."""
-        self.samples += np.asarray(pcm).size
-
-    def finish(self) -> None:
-        """See ``Sink``."""
-
-    def drain(self) -> None:
-        """See ``Sink``."""
-
-    def stop(self, fade_ms: float = 0) -> None:
-        """See ``Sink``."""
-
-    def close(self) -> None:
-        """See ``Sink``."""
-        self._format = None
-
-    @property
-    def stats(self) -> SinkStats:
-        """Nothing is ever buffered."""
-        return SinkStats(device_rate=self._format.rate if self._format else 0)
 
 
 def sink(
@@ -93,8 +56,8 @@ def sink(
 @contextlib.contextmanager
 def _made(kind: str) -> Iterator[Sink]:
     with tempfile.TemporaryDirectory(prefix="rt-drama3-bench-") as folder:
-        if kind == "null":
-            yield NullSink()
+        if kind == "null":  # the cost of the pacing itself
+            yield make_sink(f"pcm:{os.devnull}")
         elif kind in ("wav", "flac"):
             yield make_sink(str(Path(folder) / f"take.{kind}"))
         else:
@@ -140,4 +103,4 @@ def play(result: Result, kind: str, made: Sink, spoken: Recording, times: int) -
     if stats.latency_ms is not None:
         result.facts[f"{kind}: latency that the device reports, ms"] = stats.latency_ms
     result.facts[f"{kind}: collected before a take starts, ms"] = stats.prebuffer_ms
-    result.verdicts.append(Verdict(f"{kind}: underruns in {times} takes", stats.underruns, 0))
+    result.judge(f"{kind}: underruns in {times} takes", stats.underruns, 0)

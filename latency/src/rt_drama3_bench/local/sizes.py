@@ -2,110 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
-from rt_drama3.config import BackboneConfig, ModelConfig, TowerConfig
+from rt_drama3.checkpoint.config_files import parse_model_config
+from rt_drama3.checkpoint.tiny_config import tiny_config
+from rt_drama3.config import ModelConfig
 
-_FOUR = ("linear_attention", "linear_attention", "linear_attention", "full_attention")
+TEXT, AUDIO = "text_config.", "audio_decoder_config."
+# The 35B model (docs/model.md, 1) in the keys of its config.json, but for layers and vocabulary.
+OFFICIAL = {
+    TEXT + "hidden_size": 2048,
+    TEXT + "num_attention_heads": 16,
+    TEXT + "head_dim": 256,
+    TEXT + "num_experts": 256,
+    TEXT + "num_experts_per_tok": 8,
+    TEXT + "moe_intermediate_size": 512,
+    TEXT + "shared_expert_intermediate_size": 512,
+    TEXT + "linear_num_key_heads": 16,
+    TEXT + "linear_num_value_heads": 32,
+    TEXT + "linear_key_head_dim": 128,
+    TEXT + "linear_value_head_dim": 128,
+    AUDIO + "vocab_size": 4096,
+    AUDIO + "intermediate_size": 6144,
+    AUDIO + "num_codebooks": 10,
+    AUDIO + "shared_enrichment_layers": 4,
+}
+_MIDDLE = {
+    TEXT + "hidden_size": 512,
+    TEXT + "num_attention_heads": 8,
+    TEXT + "head_dim": 64,
+    TEXT + "num_experts": 32,
+    TEXT + "num_experts_per_tok": 4,
+    TEXT + "moe_intermediate_size": 256,
+    TEXT + "shared_expert_intermediate_size": 256,
+    TEXT + "linear_num_key_heads": 4,
+    TEXT + "linear_num_value_heads": 8,
+    TEXT + "linear_key_head_dim": 64,
+    TEXT + "linear_value_head_dim": 64,
+    AUDIO + "vocab_size": 1024,
+    AUDIO + "intermediate_size": 1024,
+    AUDIO + "num_codebooks": 6,
+}
 
 
 def official(layers: int = 40) -> ModelConfig:
-    """The 35B model (docs/model.md, 1), with fewer backbone layers when asked."""
-    return _model(
-        BackboneConfig(
-            hidden_size=2048,
-            layer_types=tuple(_FOUR[i % 4] for i in range(layers)),
-            heads=16,
-            kv_heads=2,
-            head_dim=256,
-            rotary_dim=64,
-            rope_base=1e7,
-            experts=(256,) * layers,
-            experts_per_token=8,
-            expert_ffn=512,
-            shared_expert_ffn=512,
-            linear_key_heads=16,
-            linear_value_heads=32,
-            linear_key_dim=128,
-            linear_value_dim=128,
-            conv_kernel=4,
-            norm_eps=1e-6,
-            vocab_size=252_288,
-            max_positions=None,
-        ),
-        shared_layers=4,
-        num_codebooks=10,
-        codebook_size=4096,
-        ffn=6144,
-    )
+    """The 35B model, with fewer backbone layers when asked."""
+    return _model(252_288, {**OFFICIAL, TEXT + "num_hidden_layers": layers})
 
 
 def middle() -> ModelConfig:
     """Some 100 million parameters, every part of the official model in it."""
-    back = replace(
-        official(8).backbone,
-        hidden_size=512,
-        heads=8,
-        head_dim=64,
-        rotary_dim=16,
-        experts=(32,) * 8,
-        experts_per_token=4,
-        expert_ffn=256,
-        shared_expert_ffn=256,
-        linear_key_heads=4,
-        linear_value_heads=8,
-        linear_key_dim=64,
-        linear_value_dim=64,
-        vocab_size=8192,
-    )
-    return _model(back, shared_layers=2, num_codebooks=6, codebook_size=1024, ffn=1024)
+    return _model(8192, {**_MIDDLE, TEXT + "num_hidden_layers": 8})
 
 
 def tiny() -> ModelConfig:
-    """As small as FP8 blocks allow; runs on any CPU."""
-    back = replace(
-        middle().backbone,
-        hidden_size=128,
-        layer_types=("linear_attention", "full_attention"),
-        heads=4,
-        head_dim=32,
-        rotary_dim=8,
-        experts=(8, 8),
-        experts_per_token=2,
-        expert_ffn=128,
-        shared_expert_ffn=128,
-        linear_key_heads=2,
-        linear_value_heads=4,
-        linear_key_dim=32,
-        linear_value_dim=32,
-        vocab_size=512,
-    )
-    return _model(back, shared_layers=1, num_codebooks=3, codebook_size=64, ffn=256)
+    """As small as FP8 blocks allow, as ``make_tiny`` writes it; runs on any CPU."""
+    types = ["linear_attention", "full_attention"]
+    layers = {TEXT + "num_hidden_layers": 2, TEXT + "layer_types": types}
+    tower = {AUDIO + "num_codebooks": 3, AUDIO + "shared_enrichment_layers": 1}
+    return _model(512, layers | tower)
 
 
-def _model(
-    back: BackboneConfig, shared_layers: int, num_codebooks: int, codebook_size: int, ffn: int
-) -> ModelConfig:
-    start = back.vocab_size - codebook_size
-    return ModelConfig(
-        backbone=back,
-        tower=TowerConfig(
-            dim=back.hidden_size,
-            heads=back.heads,
-            kv_heads=back.kv_heads,
-            head_dim=back.head_dim,
-            rotary_dim=back.rotary_dim,
-            rope_base=back.rope_base,
-            shared_layers=shared_layers,
-            num_codebooks=num_codebooks,
-            codebook_size=codebook_size,
-            ffn=ffn,
-            norm_eps=back.norm_eps,
-            backbone_codebooks=1,
-        ),
-        semantic_start=start,
-        semantic_end=back.vocab_size - 1,
-        eos=start - 2,
-        dtype="bfloat16",
-        fp8_experts=True,
-    )
+def _model(vocabulary: int, settings: dict[str, Any]) -> ModelConfig:
+    settings = {**settings, TEXT + "max_position_embeddings": None}
+    codes = settings.get(AUDIO + "vocab_size", 64)
+    values, _ = tiny_config(settings, base_tokens=vocabulary - codes)
+    return parse_model_config(values)

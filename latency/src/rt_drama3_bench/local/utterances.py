@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,33 +23,20 @@ from rt_drama3_bench import metrics
 from rt_drama3_bench.local.ratios import measure as measure_ratios
 from rt_drama3_bench.metrics import Arrival, Recording
 from rt_drama3_bench.remote import SENTENCE, judge_seams
-from rt_drama3_bench.result import Result, Verdict
+from rt_drama3_bench.result import Result
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One way to run the engine.
-
-    Attributes:
-        name: of it.
-        config: settings.
-    """
-
-    name: str
-    config: EngineConfig
-
-
-def variants(mode: str) -> list[Variant]:
-    """The baselines; the first is the product as it is."""
+def variants(mode: str) -> dict[str, EngineConfig]:
+    """The baselines by name; the first is the product as it is."""
     product = EngineConfig(step_mode=mode, max_streams=1)
-    made = [
-        Variant("growing groups, overlapped", product),
-        Variant("growing groups, synchronous", replace(product, codec_async=False)),
-        Variant("fixed groups of 1", replace(product, codec_batch_min=1, codec_batch_frames=1)),
-        Variant("fixed groups of 4", replace(product, codec_batch_min=4, codec_batch_frames=4)),
-    ]
+    made = {
+        "growing groups, overlapped": product,
+        "growing groups, synchronous": replace(product, codec_async=False),
+        "fixed groups of 1": replace(product, codec_batch_min=1, codec_batch_frames=1),
+        "fixed groups of 4": replace(product, codec_batch_min=4, codec_batch_frames=4),
+    }
     if mode != "eager":
-        made.append(Variant("eager step", replace(product, step_mode="eager")))
+        made["eager step"] = replace(product, step_mode="eager")
     return made
 
 
@@ -128,18 +115,22 @@ def engine(
             measure_ratios(result, drama)
 
 
-def _in_turns(drama: Drama3, ways: Sequence[Variant], times: int) -> dict[str, list[Recording]]:
-    spoken: dict[str, list[Recording]] = {way.name: [] for way in ways}
+def _in_turns(
+    drama: Drama3, ways: dict[str, EngineConfig], times: int
+) -> dict[str, list[Recording]]:
+    spoken: dict[str, list[Recording]] = {way: [] for way in ways}
     with contextlib.ExitStack() as stack:
-        engines = {way.name: stack.enter_context(Engine(drama.loaded, way.config)) for way in ways}
-        for one in engines.values():
-            one.wait_until_warm()
+        engines = {
+            way: stack.enter_context(Engine(drama.loaded, config)) for way, config in ways.items()
+        }
+        for engine in engines.values():
+            engine.wait_until_warm()
         for turn in range(times + 1):
-            for way in ways:
-                made = speak(engines[way.name], SENTENCE)
-                made.label = way.name
+            for way, engine in engines.items():
+                made = speak(engine, SENTENCE)
+                made.label = way
                 if turn:
-                    spoken[way.name].append(made)
+                    spoken[way].append(made)
     return spoken
 
 
@@ -149,4 +140,4 @@ def _judge(result: Result, ours: Sequence[Recording], spoken: dict[str, list[Rec
     same = all(len(a) == len(whole[0]) and np.allclose(a, whole[0], atol=1e-3) for a in whole)
     result.facts["every variant gives the same audio"] = str(same).lower()
     worst = max(metrics.measure(one).underrun_worst_ms for one in ours)
-    result.verdicts.append(Verdict("continuity: worst underrun, ms", worst, metrics.TOLERATED))
+    result.judge("continuity: worst underrun, ms", worst, metrics.TOLERATED)
