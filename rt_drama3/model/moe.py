@@ -85,15 +85,7 @@ class MoE(nn.Module):
 
     def _with_kernels(self, x: Tensor) -> Tensor:
         chosen, weights, shared = kernels.route(linear(x, self.router), self.top)
-        products = kernels.experts(
-            x,
-            chosen,
-            weights,
-            self.gate_up,
-            self.gate_up_scale,
-            self.down,
-            self.down_scale,
-        )
+        products = self.products(x, chosen, weights)
         if x.shape[0] <= kernels.FEW_ROWS:
             # One by one, in routing order: eager and compiled then round alike, and a compiler
             # makes it one pass together with what follows.
@@ -105,6 +97,12 @@ class MoE(nn.Module):
         total: Tensor = routed + self._shared(x) * shared
         return total.to(x.dtype)
 
+    def products(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Weighted output of every chosen expert; see ``kernels.experts``."""
+        gate_up, down = (self.gate_up, self.gate_up_scale), (self.down, self.down_scale)
+        found: Tensor = kernels.experts(x, chosen, weights, *gate_up, *down)
+        return found
+
     def _all_experts(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         share = torch.zeros(x.shape[0], self.experts, device=x.device).scatter(1, chosen, weights)
         hidden = linear(x, self.gate_up.flatten(0, 1)).unflatten(-1, (self.experts, -1))
@@ -113,18 +111,10 @@ class MoE(nn.Module):
         return torch.stack(parts).sum(0)
 
     def _gathered(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        gate_up = dequantize(
-            self.gate_up[chosen],
-            None if self.gate_up_scale is None else self.gate_up_scale[chosen],
-            x.dtype,
-        )
+        gate_up = self._matrix("gate_up", chosen, x.dtype)
         hidden = swiglu((gate_up @ x[:, None, :, None]).squeeze(-1))  # [N, top, ffn]
         hidden = hidden * weights.unsqueeze(-1).to(x.dtype)
-        down = dequantize(
-            self.down[chosen],
-            None if self.down_scale is None else self.down_scale[chosen],
-            x.dtype,
-        )
+        down = self._matrix("down", chosen, x.dtype)
         return (down @ hidden.unsqueeze(-1)).squeeze(-1).sum(1)
 
     def _grouped(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -148,10 +138,11 @@ class MoE(nn.Module):
         result: Tensor = (outputs * share)[back].unflatten(0, (-1, self.top)).sum(1)
         return result
 
-    def _matrix(self, name: str, expert: int, dtype: torch.dtype) -> Tensor:
+    def _matrix(self, name: str, experts: int | Tensor, dtype: torch.dtype) -> Tensor:
+        """The matrix of an expert, or those of several, in ``dtype``."""
         scale: Tensor | None = getattr(self, f"{name}_scale")
-        weight: Tensor = getattr(self, name)[expert]
-        return dequantize(weight, None if scale is None else scale[expert], dtype)
+        weight: Tensor = getattr(self, name)[experts]
+        return dequantize(weight, None if scale is None else scale[experts], dtype)
 
 
 def swiglu(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -111,7 +112,7 @@ def check_experts(
     weights = random_experts(experts, dim, ffn, device, kind)
     x = torch.randn(rows, dim, generator=torch.Generator().manual_seed(2)).to(device, dtype)
     chosen, share = random_routing(rows, experts, top, device)
-    run = moe_launch.experts_many if many else moe_launch.experts_few
+    run = partial(moe_launch.experts, few=not many)
     found = run(x, chosen, share, *weights)
     assert_near(found, reference(x, chosen, share, weights), dtype)
     # A row alone, and among rows full of other numbers, gives the same bits.
@@ -173,7 +174,7 @@ def experts_that_no_row_chose(device: torch.device, dtype: torch.dtype) -> None:
     x = torch.randn(17, 32, generator=torch.Generator().manual_seed(2)).to(device, dtype)
     chosen = torch.tensor([[4, 1]] * 17, dtype=torch.int32, device=device)
     share = torch.full((17, 2), 0.5, device=device)
-    found = moe_launch.experts_many(x, chosen, share, *weights)
+    found = moe_launch.experts(x, chosen, share, *weights, few=False)
     assert_near(found, reference(x, chosen, share, weights), dtype)
 
 
@@ -210,8 +211,8 @@ def fp8_without_hardware(device: torch.device, dtype: torch.dtype) -> None:
     chosen, share = random_routing(2, 2, 1, device)
     kept, moe_launch._reads_fp8 = moe_launch._reads_fp8, lambda _: False
     try:
-        found = moe_launch.experts_few(x, chosen, share, *weights)
-        many = moe_launch.experts_many(x, chosen, share, *weights)
+        found = moe_launch.experts(x, chosen, share, *weights, few=True)
+        many = moe_launch.experts(x, chosen, share, *weights, few=False)
     finally:
         moe_launch._reads_fp8 = kept
     assert_near(found, reference(x, chosen, share, weights), dtype)

@@ -93,9 +93,9 @@ def experts(
     """
     from rt_drama3.model.kernels import moe_launch
 
-    run = moe_launch.experts_few if x.shape[0] <= FEW_ROWS else moe_launch.experts_many
+    matrices, few = (gate_up, gate_up_scale, down, down_scale), x.shape[0] <= FEW_ROWS
     with _on_device_of(x):
-        return run(x, chosen, weights, gate_up, gate_up_scale, down, down_scale)
+        return moe_launch.experts(x, chosen, weights, *matrices, few)
 
 
 @experts.register_fake

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 from torch import Tensor
@@ -48,16 +46,13 @@ def route(logits: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
     weights = torch.empty(rows, top, dtype=torch.float32, device=logits.device)
     shared = torch.empty(rows, 1, dtype=torch.float32, device=logits.device)
     sizes = {"BLOCK": triton.next_power_of_2(experts), "SLOTS": triton.next_power_of_2(top)}
-    _launch(
-        moe.route_kernel,
-        (rows,),
-        (logits.contiguous(), chosen, weights, shared),
-        {"EXPERTS": experts, "TOP": top, "num_warps": 1} | sizes,
+    moe.route_kernel[(rows,)](
+        logits.contiguous(), chosen, weights, shared, EXPERTS=experts, TOP=top, num_warps=1, **sizes
     )
     return chosen, weights, shared
 
 
-def experts_few(
+def experts(
     x: Tensor,
     chosen: Tensor,
     share: Tensor,
@@ -65,72 +60,42 @@ def experts_few(
     gate_up_scale: Tensor | None,
     down: Tensor,
     down_scale: Tensor | None,
+    few: bool,
 ) -> Tensor:
-    """Weighted outputs of every (row, expert) pair, float32 ``[N, top, dim]``.
+    """Weighted outputs of every (row, expert) pair, ``[N, top, dim]``.
 
-    See ``kernels.experts`` for the arguments.
+    Args:
+        x, chosen, share, gate_up, gate_up_scale, down, down_scale: see ``kernels.experts``.
+        few: one program per pair, in float32; otherwise per expert, in the dtype of ``x``.
     """
-    (rows, top), dim, ffn = chosen.shape, down.shape[1], down.shape[2]
+    (rows, top), (total, dim, ffn) = chosen.shape, down.shape
     gate_up, gate_up_scale = _readable(gate_up, gate_up_scale)
     down, down_scale = _readable(down, down_scale)
-    hidden = torch.empty(rows * top, ffn, dtype=torch.float32, device=x.device)
-    products = torch.empty(rows, top, dim, dtype=torch.float32, device=x.device)
+    kind = torch.float32 if few else x.dtype
+    hidden = torch.empty(rows * top, ffn, dtype=kind, device=x.device)
+    products = torch.empty(rows, top, dim, dtype=kind, device=x.device)
     sizes = {"DIM": dim, "FFN": ffn, "SCALED": gate_up_scale is not gate_up}
-    tiles = few_tiles(dim, gate_up.element_size())
-    _launch(
-        moe.expand_few_kernel,
-        (triton.cdiv(ffn, tiles["BLOCK_N"]), rows * top),
-        (x.contiguous(), chosen, gate_up, gate_up_scale, hidden),
-        sizes | tiles | {"TOP": top},
+    if few:
+        tiles = few_tiles(dim, gate_up.element_size())
+        moe.expand_few_kernel[triton.cdiv(ffn, tiles["BLOCK_N"]), rows * top](
+            x.contiguous(), chosen, gate_up, gate_up_scale, hidden, TOP=top, **sizes, **tiles
+        )
+        tiles = few_tiles(ffn, down.element_size())
+        moe.contract_few_kernel[triton.cdiv(dim, tiles["BLOCK_N"]), rows * top](
+            hidden, chosen, share, down, down_scale, products, **sizes, **tiles
+        )
+        return products
+    members = torch.empty(total, rows, dtype=torch.int32, device=x.device)
+    counts = torch.empty(total, dtype=torch.int32, device=x.device)
+    moe.collect_kernel[(total,)](chosen, members, counts, rows * top, rows, BLOCK=1024)
+    wide, large = x.dtype == torch.float32, _large(x.device)
+    tiles = many_tiles(rows * top, total, wide, down.element_size(), large)
+    listed = members, counts
+    moe.expand_many_kernel[triton.cdiv(ffn, tiles["BLOCK_N"]), total](
+        x.contiguous(), *listed, gate_up, gate_up_scale, hidden, rows, TOP=top, **sizes, **tiles
     )
-    tiles = few_tiles(ffn, down.element_size())
-    _launch(
-        moe.contract_few_kernel,
-        (triton.cdiv(dim, tiles["BLOCK_N"]), rows * top),
-        (hidden, chosen, share, down, down_scale, products),
-        sizes | tiles,
-    )
-    return products
-
-
-def experts_many(
-    x: Tensor,
-    chosen: Tensor,
-    share: Tensor,
-    gate_up: Tensor,
-    gate_up_scale: Tensor | None,
-    down: Tensor,
-    down_scale: Tensor | None,
-) -> Tensor:
-    """The same as ``experts_few`` for many rows, in the dtype of ``x``."""
-    (rows, top), experts = chosen.shape, down.shape[0]
-    dim, ffn = down.shape[1], down.shape[2]
-    gate_up, gate_up_scale = _readable(gate_up, gate_up_scale)
-    down, down_scale = _readable(down, down_scale)
-    members = torch.empty(experts, rows, dtype=torch.int32, device=x.device)
-    counts = torch.empty(experts, dtype=torch.int32, device=x.device)
-    hidden = torch.empty(rows * top, ffn, dtype=x.dtype, device=x.device)
-    products = torch.empty(rows, top, dim, dtype=x.dtype, device=x.device)
-    _launch(
-        moe.collect_kernel,
-        (experts,),
-        (chosen, members, counts, rows * top, rows),
-        {"BLOCK": 1024},
-    )
-    wide = x.dtype == torch.float32
-    sizes = {"DIM": dim, "FFN": ffn, "SCALED": gate_up_scale is not gate_up}
-    tiles = many_tiles(rows * top, experts, wide, down.element_size(), _large(x.device))
-    _launch(
-        moe.expand_many_kernel,
-        (triton.cdiv(ffn, tiles["BLOCK_N"]), experts),
-        (x.contiguous(), members, counts, gate_up, gate_up_scale, hidden, rows),
-        sizes | tiles | {"TOP": top},
-    )
-    _launch(
-        moe.contract_many_kernel,
-        (triton.cdiv(dim, tiles["BLOCK_N"]), experts),
-        (hidden, members, counts, share, down, down_scale, products, rows),
-        sizes | tiles,
+    moe.contract_many_kernel[triton.cdiv(dim, tiles["BLOCK_N"]), total](
+        hidden, *listed, share, down, down_scale, products, rows, **sizes, **tiles
     )
     return products
 
@@ -148,9 +113,3 @@ def _reads_fp8(device: torch.device) -> bool:
 
 def _large(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10)
-
-
-def _launch(
-    kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], settings: dict[str, Any]
-) -> None:
-    kernel[grid](*arguments, **settings)
