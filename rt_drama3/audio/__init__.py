@@ -9,16 +9,13 @@ from rt_drama3.audio.pcm import float_to_s16le, s16le_to_float
 from rt_drama3.audio.resample import resample
 from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
 from rt_drama3.audio.stream_resample import StreamResampler
-from rt_drama3.audio.wav import WavWriter, write_wav
-from rt_drama3.audio.writer import AudioWriter
+from rt_drama3.audio.wav import write_wav
 
 __all__ = [
     "FORMATS",
     "AudioSource",
-    "AudioWriter",
     "StreamEncoder",
     "StreamResampler",
-    "WavWriter",
     "float_to_s16le",
     "read_audio",
     "resample",

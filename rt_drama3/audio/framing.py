@@ -20,6 +20,7 @@ ADTS_RATES = (
     *(22_050, 16_000, 12_000, 11_025, 8_000),
 )
 
+FLAC_TOTAL = 21  # offset of the 36-bit sample count in STREAMINFO, from the lower half of a byte
 _PAGE = struct.Struct("<4sBBqIIIB")
 _FIRST_PAGE, _MIDDLE_PAGE, _LAST_PAGE = 2, 0, 4
 _BITS_REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
@@ -87,6 +88,11 @@ class FlacFrames(BareFrames):
     def header(self) -> bytes:
         last_block = 0x80  # the last metadata block; its type is 0, STREAMINFO
         return b"fLaC" + struct.pack(">I", last_block << 24 | len(self._info)) + self._info
+
+
+def flac_total(samples: int) -> bytes:
+    """The five bytes at ``FLAC_TOTAL`` in the header of a 16-bit stream (RFC 9639, section 8.2)."""
+    return (0xF << 36 | samples & (1 << 36) - 1).to_bytes(5, "big")  # F ends the sample size, 15
 
 
 class OggOpus:

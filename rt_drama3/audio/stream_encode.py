@@ -22,8 +22,10 @@ The samples before the input are silence; raw aac and mp3 streams cannot make a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import av
@@ -95,6 +97,12 @@ FORMATS: Mapping[str, AudioFormat] = {
     ),
 }
 
+# File extensions and the names of their formats.
+EXTENSIONS = {
+    **{".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".opus": "opus", ".ogg": "opus"},
+    **{".aac": "aac", ".pcm": "pcm", ".raw": "pcm"},
+}
+
 _CODECS: Mapping[str, _Codec] = {
     "flac": _Codec("flac", "s16", {"compression_level": "2"}),  # higher levels have long frames
     "opus": _Codec("libopus", "flt", {"frame_duration": f"{_PACKET_SECONDS * 1_000:g}"}),
@@ -107,6 +115,27 @@ _KBIT = 1_000
 # MPEG-1 (from 32 kHz) and MPEG-2; below 16 kHz the encoder's maximum is 64.
 _MP3_BITRATES = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _MP3_LOW_BITRATES = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Returns the format of a file by its extension.
+
+    Raises:
+        RequestError: the extension is not supported.
+    """
+    extension = Path(path).suffix.lower()
+    if extension not in EXTENSIONS:
+        found = f"the unsupported extension {extension}" if extension else "no extension"
+        raise RequestError(f"{os.fspath(path)} has {found}; use {', '.join(EXTENSIONS)}.")
+    return EXTENSIONS[extension]
+
+
+def rate_for(format: str, rate: int) -> int:
+    """Returns the rate in Hz to encode with: the given one, or the next one the format supports."""
+    rates = FORMATS[format].rates
+    if rates is None or rate in rates:
+        return rate
+    return min((n for n in rates if n > rate), default=max(rates))
 
 
 class StreamEncoder:

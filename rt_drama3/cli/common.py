@@ -6,12 +6,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+
+from rt_drama3.errors import RequestError
 
 Model: TypeAlias = Annotated[
     str, typer.Option(help="nano, a checkpoint folder, or a Hugging Face id (fishaudio/drama-3).")
@@ -57,6 +60,16 @@ def progress_bar(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int
     task = progress.add_task(label, total=None)
     with progress:
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def check_folder(path: Path | None, advice: str = "create it first.") -> None:
+    """Checks that a file can be created in its folder, before a model is loaded.
+
+    Raises:
+        RequestError: the folder does not exist.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise RequestError(f"cannot write {path}: {path.parent} is not a folder; {advice}")
 
 
 def release_stdout() -> None:

@@ -77,7 +77,7 @@ def speak(
     if max_seconds is not None and not max_seconds > 0:
         raise RequestError(f"--max-seconds is {max_seconds}; it must be above 0.")
     output = speak_outputs.choose_output(out, sink, [audio for _, audio in references])
-    speak_inputs.check_take_out(take_out)
+    common.check_folder(take_out)
     with common.progress_bar(f"loading {model}", DownloadColumn()) as update:
         drama = load(
             model,
@@ -120,8 +120,8 @@ def speak(
 def _measurements(drama: Drama3, output: Output, summary: SpeechSummary) -> dict[str, Any]:
     seconds = summary.delivered * drama.codec.config.frame_samples / drama.sample_rate
     return {
-        "file": None if output.file is None else str(output.file),
-        "sinks": output.sinks,
+        "file": output.file,
+        "sinks": [] if output.file else output.specs,
         "seconds": seconds,
         "sample_rate": output.sample_rate(drama.sample_rate),
         "frames": summary.delivered,

@@ -199,16 +199,6 @@ def scene_settings(
     return {"guidance": guidance, "steering": steering_pairs(steer), "previous_takes": takes}
 
 
-def check_take_out(path: Path | None) -> None:
-    """Checks ``--take-out`` before a model is loaded.
-
-    Raises:
-        RequestError: its folder does not exist.
-    """
-    if path is not None and not path.parent.is_dir():
-        raise RequestError(f"cannot write {path}: {path.parent} is not a folder; create it first.")
-
-
 def write_take_out(path: Path | None, summary: SpeechSummary) -> None:
     """Writes ``--take-out``.
 

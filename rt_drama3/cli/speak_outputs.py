@@ -1,4 +1,4 @@
-"""Outputs of ``speak``: a file (``--out``), or any number of sinks (``--sink``).
+"""Outputs of ``speak``: a file (``--out``) and any number of sinks (``--sink``).
 
 Heavy imports wait until they are used, so that ``--help`` is fast.
 """
@@ -10,13 +10,13 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from rt_drama3.cli.common import release_stdout, show
+from rt_drama3.cli.common import check_folder, release_stdout, show
 from rt_drama3.errors import RequestError, SinkError
 
 if TYPE_CHECKING:
@@ -48,59 +48,32 @@ class Output:
     """Where speech goes.
 
     Attributes:
-        file: the file of ``--out`` alone, or None; "-" is stdout.
-        sinks: specs of sinks otherwise; see ``sinks.make_sink``.
+        specs: the sinks; see ``sinks.make_sink``.
+        file: that of ``--out`` where it is the only one, or None; "-" is stdout.
     """
 
-    file: Path | None = None
-    sinks: list[str] = field(default_factory=list)
+    specs: list[str]
+    file: str | None = None
 
     def __str__(self) -> str:
-        return f"wrote {self.file}" if self.file else f"played into {', '.join(self.sinks)}"
+        return f"wrote {self.file}" if self.file else f"played into {', '.join(self.specs)}"
 
     @property
     def to_stdout(self) -> bool:
         """Whether audio goes to stdout, which then cannot take messages."""
-        return str(self.file) == "-" or _to_stdout(self.sinks)
+        return _to_stdout(self.specs)
 
     def sample_rate(self, rate: int) -> int:
         """Sample rate of the output in Hz, for speech of ``rate``; formats may lack it."""
-        from rt_drama3.audio.writer import format_of, rate_for
+        from rt_drama3.audio.stream_encode import format_of, rate_for
 
-        if self.file is None or str(self.file) == "-":
+        if self.file is None or self.file == "-":
             return rate
         return rate_for(format_of(self.file), rate)
 
-    @contextlib.contextmanager
-    def open(self, rate: int) -> Iterator[Callable[[Any], None]]:
-        """Opens the output; yields a function that writes samples.
-
-        Raises:
-            SinkError: the output cannot be opened or written.
-        """
-        from rt_drama3.audio import AudioWriter, WavWriter
-
-        if self.file is None:
-            with opened(self.sinks, rate) as sink:
-                yield sink.write
-        elif str(self.file) == "-":
-            try:
-                with WavWriter(sys.stdout.buffer, rate) as wav:
-
-                    def write(pcm: Any) -> None:
-                        wav.write(pcm)
-                        sys.stdout.buffer.flush()
-
-                    yield write
-            finally:
-                release_stdout()
-        else:
-            with AudioWriter(self.file, rate) as writer:
-                yield writer.write
-
 
 def choose_output(out: Path | None, sinks: Sequence[str] | None, inputs: Sequence[Path]) -> Output:
-    """Chooses between ``--out`` and ``--sink``; checks both before a model is loaded.
+    """Combines ``--out`` and ``--sink``; checks both before a model is loaded.
 
     Args:
         out: the file, or None.
@@ -111,40 +84,37 @@ def choose_output(out: Path | None, sinks: Sequence[str] | None, inputs: Sequenc
         RequestError: an output cannot be used, overwrites a reference, or is given twice.
         SinkError: this system has no loopback device to use as a microphone.
     """
-    from rt_drama3.audio.stream_encode import FORMATS
-    from rt_drama3.audio.writer import format_of
     from rt_drama3.sinks import make_sink
 
-    if not sinks:
-        out = out or Path("speech.wav")
-        if str(out) != "-":
-            _check_inputs(out, inputs)
-            if not out.parent.is_dir():
-                advice = "create it first."
-                if str(out).partition(":")[0] in FORMATS:
-                    advice = f"FORMAT:PATH is a sink, --sink {out}."
-                raise RequestError(f"cannot write {out}: {out.parent} is not a folder; {advice}")
-            format_of(out)
-        else:
-            _check_stdout()
-        return Output(out)
-    specs = list(sinks)
-    if _to_stdout(specs) or str(out) == "-":
-        _check_stdout()
-    if out is not None:  # a path, even with a colon in it
-        specs.append(os.path.join(os.curdir, out) if ":" in str(out) else str(out))
+    specs = list(sinks or ())
+    if out is not None or not specs:
+        specs.append(_file_sink(out or Path("speech.wav")))
+    if _to_stdout(specs) and sys.stdout is None:
+        raise RequestError("standard output is closed; open it, or write to a file.")
     seen: dict[str, str] = {}
     for spec in specs:
         sink = make_sink(spec)
         target = sink.name
         if spec.partition(":")[0] not in ("speaker", "mic") and not _to_stdout([spec]):
-            _check_inputs(Path(sink.name), inputs)
-            target = os.path.realpath(sink.name)
+            if any(Path(target).resolve() == path.resolve() for path in inputs):
+                raise RequestError(f"{target} is also a reference; choose another output.")
+            target = os.path.realpath(target)
         if target in seen:
             both = spec if seen[target] == spec else f"{seen[target]} and {spec}"
             raise RequestError(f"{sink.name} is given twice as an output ({both}); give it once.")
         seen[target] = spec
-    return Output(sinks=specs)
+    return Output(specs, None if sinks else str(out or "speech.wav"))
+
+
+def _file_sink(out: Path) -> str:
+    """Returns the sink of ``--out``: a path, even with a colon in it, or "-"."""
+    from rt_drama3.audio.stream_encode import FORMATS, format_of
+
+    if str(out) != "-":
+        sink = f"FORMAT:PATH is a sink, --sink {out}."
+        check_folder(out, sink if str(out).partition(":")[0] in FORMATS else "create it first.")
+        format_of(out)
+    return os.path.join(os.curdir, out) if ":" in str(out) else str(out)
 
 
 def play(
@@ -170,12 +140,12 @@ def play(
     chunks = iter(speech)
     try:
         # Devices open while the first audio is being made; files are not replaced before it is.
-        devices = any(spec.partition(":")[0] in ("speaker", "mic") for spec in output.sinks)
+        devices = any(spec.partition(":")[0] in ("speaker", "mic") for spec in output.specs)
         first = None if devices else next(chunks, None)
-        with output.open(rate) as write:
+        with opened(output.specs, rate) as sink:
             first = first or next(chunks, None)
             for chunk in itertools.chain([] if first is None else [first], chunks):
-                write(chunk.pcm)
+                sink.write(chunk.pcm)
                 update(chunk.segment, speech.known_segments)
     finally:
         speech.cancel()
@@ -220,16 +190,6 @@ def opened(specs: Sequence[str], rate: int) -> Iterator[Sink]:
     failures = list(tee.errors.values()) or failures
     if failures:
         raise combined(failures)
-
-
-def _check_inputs(out: Path, inputs: Sequence[Path]) -> None:
-    if any(out.resolve() == path.resolve() for path in inputs):
-        raise RequestError(f"{out} is also a reference; choose another output.")
-
-
-def _check_stdout() -> None:
-    if sys.stdout is None:
-        raise RequestError("standard output is closed; open it, or write to a file.")
 
 
 def _to_stdout(specs: Sequence[str]) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from rt_drama3.audio.stream_encode import FORMATS
-from rt_drama3.audio.writer import format_of
+from rt_drama3.audio.stream_encode import FORMATS, format_of
 from rt_drama3.errors import RequestError
 from rt_drama3.sinks.files import EncodedSink, WavSink
 from rt_drama3.sinks.microphone import microphone

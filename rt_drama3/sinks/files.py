@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder
+from rt_drama3.audio.framing import FLAC_TOTAL, flac_total
+from rt_drama3.audio.stream_encode import FORMATS, StreamEncoder, rate_for
 from rt_drama3.audio.stream_resample import StreamResampler
-from rt_drama3.audio.wav import cannot_write, name_of, wav_header, write_all
-from rt_drama3.audio.writer import rate_for
+from rt_drama3.audio.wav import cannot_write, wav_header
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks.pcm_format import Pcm, PcmFormat, to_int16, with_channels
 from rt_drama3.sinks.sink import FADE_MS, Sink, SinkStats, already_open, not_open
@@ -45,9 +45,10 @@ class ByteSink(Sink):
         self._format: PcmFormat | None = None
         self._lock = threading.RLock()
         if isinstance(target, str | os.PathLike):
-            self.name = "standard output" if os.fspath(target) == STDOUT else os.fspath(target)
+            name = os.fspath(target)
         else:
-            self.name = name_of(target)
+            name = str(getattr(target, "name", "the output"))
+        self.name = "standard output" if name in (STDOUT, "<stdout>") else name
 
     @abstractmethod
     def _begin(self, format: PcmFormat) -> None:
@@ -123,12 +124,24 @@ class ByteSink(Sink):
 
     def _put(self, data: bytes) -> None:
         assert self._file is not None
+        rest = memoryview(data)
         try:
-            if self._owned:
-                write_all(self._file, data)
-            else:
+            if not self._owned:
                 self._file.write(data)
+            while self._owned and rest:  # an unbuffered file may accept fewer bytes
+                rest = rest[self._file.write(rest) :]
             self._file.flush()  # so that a reader gets it immediately
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def _correct(self, place: int, data: bytes) -> None:
+        """Replaces bytes of the header, where the file can be rewound."""
+        assert self._file is not None
+        try:
+            if self._file.seekable():
+                self._file.seek(place)
+                self._put(data)
+                self._file.seek(0, os.SEEK_END)
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
 
@@ -150,19 +163,16 @@ class WavSink(ByteSink):
 
     The sizes in its header are updated four times per second of audio and on close, so that a file
     whose writer was killed is playable up to the last update; ``repair_wav`` recovers the rest.
-    They are also correct after the disk was full. In a pipe, which cannot be rewound, they mean
-    "until the end".
+    They are also correct after the disk was full. In standard output they mean "until the end",
+    until it is closed and if it can be rewound.
     """
 
     def _begin(self, format: PcmFormat) -> None:
         assert self._file is not None
         self._rate, self._channels = format.rate, format.channels
         self._bytes = self._header_bytes = 0
-        try:
-            self._seekable = self._file.seekable()
-        except (OSError, ValueError) as error:
-            raise self._failed(error) from error
-        self._put(wav_header(self._rate, 0 if self._seekable else None, self._channels))
+        known = self._owned and self._file.seekable()
+        self._put(wav_header(self._rate, 0 if known else None, self._channels))
 
     def _samples(self, pcm: Pcm, format: PcmFormat) -> None:
         data = to_int16(format.frames(pcm)).astype("<i2", copy=False).tobytes()
@@ -174,12 +184,13 @@ class WavSink(ByteSink):
             self._keep_what_arrived()
             raise
         self._bytes += len(data)
-        if self._bytes - self._header_bytes >= _HEADER_SECONDS * self._rate * 2 * self._channels:
+        due = self._header_bytes + _HEADER_SECONDS * self._rate * 2 * self._channels
+        if self._owned and self._bytes >= due:
             self._update()
 
     def _keep_what_arrived(self) -> None:
         """Counts the frames of a write that failed halfway and updates the header."""
-        if not self._seekable or not self._owned or self._file is None:
+        if not self._owned or self._file is None:
             return
         with contextlib.suppress(OSError, ValueError, SinkError):
             block = 2 * self._channels
@@ -191,14 +202,7 @@ class WavSink(ByteSink):
         self._update()
 
     def _update(self) -> None:
-        if not self._seekable or self._file is None:
-            return
-        try:
-            self._file.seek(0)
-            self._put(wav_header(self._rate, self._bytes, self._channels))
-            self._file.seek(0, os.SEEK_END)
-        except (OSError, ValueError) as error:
-            raise self._failed(error) from error
+        self._correct(0, wav_header(self._rate, self._bytes, self._channels))
         self._header_bytes = self._bytes
 
 
@@ -234,12 +238,18 @@ class EncodedSink(ByteSink):
         rate = rate_for(self._encoding, format.rate)
         self._encoder = StreamEncoder(self._encoding, rate, bitrate=self._bitrate)
         self._resampler = StreamResampler(format.rate, rate, "high")
+        self._count = 0  # samples encoded
 
     def _samples(self, pcm: Pcm, format: PcmFormat) -> None:
         frames = with_channels(format.frames(pcm), 1)[:, 0]
-        data = self._encoder.push(self._resampler.push(np.ascontiguousarray(frames)))
+        samples = self._resampler.push(np.ascontiguousarray(frames))
+        self._count += samples.size
+        data = self._encoder.push(samples)
         if data:
             self._put(data)
 
     def _end(self) -> None:
-        self._put(self._encoder.push(self._resampler.flush()) + self._encoder.flush())
+        rest = self._resampler.flush()
+        self._put(self._encoder.push(rest) + self._encoder.flush())
+        if self._encoding == "flac" and self._owned:  # some readers need the count
+            self._correct(FLAC_TOTAL, flac_total(self._count + rest.size))

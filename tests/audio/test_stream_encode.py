@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import rt_drama3.audio.stream_encode as stream_encode
 from rt_drama3.audio import FORMATS, StreamEncoder, float_to_s16le, s16le_to_float
 from rt_drama3.audio.framing import ADTS_RATES
+from rt_drama3.audio.stream_encode import format_of, rate_for
 from rt_drama3.errors import RequestError
 
 COMPRESSED = ["flac", "opus", "aac", "mp3"]
@@ -428,3 +429,14 @@ def test_every_format_has_a_content_type() -> None:
         "aac": "audio/aac",
         "mp3": "audio/mpeg",
     }
+
+
+def test_formats_and_rates_of_files() -> None:
+    assert format_of("A.B.Mp3") == "mp3"
+    for name in ("speech", "speech.xyz", "speech.m4a", ".mp3"):
+        with pytest.raises(RequestError, match=r"; use \.wav, \.flac, \.mp3"):
+            format_of(name)
+    assert rate_for("flac", 44_100) == rate_for("mp3", 44_100) == 44_100
+    assert rate_for("opus", 44_100) == 48_000
+    assert rate_for("opus", 96_000) == 48_000
+    assert rate_for("opus", 11_025) == 12_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import wave
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import rt_drama3.audio.wav as wav_module
-from rt_drama3.audio import WavWriter, float_to_s16le, read_audio, write_wav
+from rt_drama3.audio import float_to_s16le, read_audio, write_wav
 from rt_drama3.errors import RequestError, SinkError
 
 CLIP = np.linspace(-1.0, 1.0, 2_048, dtype=np.float32)
@@ -38,65 +37,6 @@ def test_write_wav_round_trips_exactly(tmp_path: Path) -> None:
 def test_write_wav_without_samples_is_a_valid_file(tmp_path: Path) -> None:
     write_wav(tmp_path / "empty.wav", CLIP[:0], 16_000)
     assert contents(tmp_path / "empty.wav") == ((1, 2, 16_000, 0), b"")
-
-
-def test_chunks_give_the_same_file_as_one_write(tmp_path: Path) -> None:
-    write_wav(tmp_path / "whole.wav", CLIP, 24_000)
-    with WavWriter(tmp_path / "chunks.wav", 24_000) as writer:
-        for chunk in np.split(CLIP, [1, 1, 1_000, 2_047]):
-            writer.write(chunk)
-        assert writer.samples == 2_048
-    assert (tmp_path / "chunks.wav").read_bytes() == (tmp_path / "whole.wav").read_bytes()
-
-
-def test_file_being_written_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "growing.wav"
-    with WavWriter(path, 24_000) as writer:
-        writer.write(CLIP)
-        samples, rate = read_audio(path)
-        assert (len(samples), rate) == (2_048, 24_000)
-
-
-def test_exception_keeps_what_was_written_with_correct_sizes(tmp_path: Path) -> None:
-    path = tmp_path / "stopped.wav"
-
-    def interrupted() -> None:
-        with WavWriter(path, 24_000) as writer:
-            writer.write(CLIP)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert contents(path)[0] == (1, 2, 24_000, 2_048)
-
-
-def test_file_object_is_written_and_left_open() -> None:
-    target = io.BytesIO()
-    with WavWriter(target, 24_000) as writer:
-        writer.write(CLIP)
-    assert len(target.getvalue()) == 44 + 4_096
-    assert target.getvalue()[40:44] == (4_096).to_bytes(4, "little")
-
-
-def test_pipe_keeps_the_open_ended_header() -> None:
-    reader, writer_end = os.pipe()
-    with os.fdopen(writer_end, "wb") as pipe:
-        with WavWriter(pipe, 24_000) as writer:
-            writer.write(CLIP[:100])
-        assert not pipe.closed
-    with os.fdopen(reader, "rb") as pipe:
-        data = pipe.read()
-    assert len(data) == 244
-    assert data[4:8] == data[40:44] == b"\xff" * 4
-    assert len(read_audio(data)[0]) == 100
-
-
-def test_write_after_close_raises_and_second_close_does_not(tmp_path: Path) -> None:
-    writer = WavWriter(tmp_path / "closed.wav", 24_000)
-    writer.close()
-    writer.close()
-    with pytest.raises(SinkError, match=r"closed\.wav is closed"):
-        writer.write(CLIP)
 
 
 def test_failed_write_keeps_the_existing_file_and_leaves_no_other(
@@ -140,8 +80,6 @@ def test_link_is_followed_and_the_umask_applies(tmp_path: Path) -> None:
 def test_full_disk_raises_sink_error() -> None:
     with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
         write_wav("/dev/full", CLIP, 24_000)
-    with pytest.raises(SinkError, match="/dev/full cannot be written: No space left"):
-        WavWriter("/dev/full", 24_000)
 
 
 @pytest.mark.parametrize("name", ["missing/clip.wav", "", "nul\0.wav"])
@@ -149,16 +87,13 @@ def test_unwritable_path_raises_sink_error(tmp_path: Path, name: str) -> None:
     place = f"{tmp_path}/{name}"
     with pytest.raises(SinkError, match="cannot be written"):
         write_wav(place, CLIP, 24_000)
-    with pytest.raises(SinkError, match="cannot be written"):
-        WavWriter(place, 24_000)
 
 
 def test_more_than_a_wav_can_hold_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wav_module, "_MAX_DATA", 4_096)
-    with WavWriter(tmp_path / "full.wav", 24_000) as writer:
-        writer.write(CLIP)
-        with pytest.raises(SinkError, match="up to 4 GiB"):
-            writer.write(CLIP[:1])
+    write_wav(tmp_path / "full.wav", CLIP, 24_000)
+    with pytest.raises(SinkError, match="up to 4 GiB"):
+        write_wav(tmp_path / "full.wav", np.zeros(2_049), 24_000)
     assert contents(tmp_path / "full.wav")[0][3] == 2_048
 
 
@@ -166,6 +101,4 @@ def test_more_than_a_wav_can_hold_raises(tmp_path: Path, monkeypatch: pytest.Mon
 def test_invalid_rates_raise(tmp_path: Path, rate: int) -> None:
     with pytest.raises(RequestError, match=f"{rate} Hz"):
         write_wav(tmp_path / "clip.wav", CLIP, rate)
-    with pytest.raises(RequestError, match=f"{rate} Hz"):
-        WavWriter(tmp_path / "clip.wav", rate)
     assert not (tmp_path / "clip.wav").exists()

@@ -114,6 +114,23 @@ def test_extension_selects_the_format(tmp_path: Path, name: str, rate: int) -> N
         assert np.array_equal(to_int16(samples[:, None]), to_int16(CLIP[:, None]))
 
 
+@pytest.mark.parametrize("rate", [44_100, 16_000])
+def test_flac_header_states_the_number_of_samples(tmp_path: Path, rate: int) -> None:
+    """Some readers allocate by it, and fail without it."""
+    path = tmp_path / "x.flac"
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, 30_001).astype(np.float32)
+    with make_sink(str(path)) as sink:
+        sink.open(PcmFormat(rate, encoding="f32le"))
+        sink.write(noise[:100])
+        sink.write(noise[100:])
+    header = path.read_bytes()[:26]
+    assert int.from_bytes(header[18:21], "big") >> 4 == rate
+    assert header[20] & 1 == 0  # with the next four bits, the sample size less one: 15
+    assert header[21] >> 4 == 15
+    assert int.from_bytes(header[21:26], "big") & (1 << 36) - 1 == len(noise)
+    assert len(read_audio(path)[0]) == len(noise)
+
+
 def test_unsupported_rate_uses_the_next_higher_one(tmp_path: Path) -> None:
     path = tmp_path / "high.mp3"
     with make_sink(str(path)) as sink:
@@ -203,6 +220,35 @@ def test_full_disk_raises() -> None:
 
 
 @needs_limit
+@pytest.mark.parametrize("ending", [".flac", ".mp3", ".pcm"])
+def test_encoded_file_on_a_full_disk_raises(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x{ending}"
+    noise = np.random.default_rng(1).uniform(-0.5, 0.5, 88_200).astype(np.float32)
+
+    def make() -> None:
+        with make_sink(str(path)) as sink:
+            sink.open(MONO)
+            for chunk in np.array_split(noise, 20):
+                sink.write(chunk)
+
+    with file_size_limit(10_001), pytest.raises(SinkError, match=rf"x\{ending}"):
+        make()
+    assert path.stat().st_size <= 10_001
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_disk_full_on_close_raises(tmp_path: Path) -> None:
+    path = tmp_path / "x.mp3"
+    path.symlink_to("/dev/full")
+    sink = make_sink(str(path))
+    sink.open(MONO)
+    sink.write(CLIP[:44])  # the encoder holds it back
+    with pytest.raises(SinkError, match=r"cannot be written: No space left"):
+        sink.close()
+    sink.close()
+
+
+@needs_limit
 @pytest.mark.parametrize("limit", [30_001, 44_100 // 2 + 45])
 def test_wav_header_is_correct_after_a_full_disk(tmp_path: Path, limit: int) -> None:
     path = tmp_path / "take.wav"
@@ -277,9 +323,11 @@ def test_pipe_gets_a_wav_without_a_stated_length() -> None:
     assert raw.stdout == done.stdout[44:]
 
 
-def test_file_object_is_left_open() -> None:
+def test_file_object_is_left_open_and_gets_its_sizes_at_the_end() -> None:
     target = io.BytesIO()
     with WavSink(target) as sink:
         sink.open(MONO)
-        sink.write(CLIP[:10])
-    assert len(target.getvalue()) == 64
+        sink.write(CLIP)
+        assert target.getvalue()[40:44] == b"\xff" * 4  # standard output may be appended to
+    assert len(target.getvalue()) == 44 + 2 * len(CLIP)
+    assert target.getvalue()[40:44] == (2 * len(CLIP)).to_bytes(4, "little")
