@@ -8,20 +8,19 @@ come first, so that a single stream benefits soonest. A failed build is not retr
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import errno
 import hashlib
-import json
 import os
+import pickle
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import filelock
 import torch
@@ -31,13 +30,7 @@ from rt_drama3.aot.checksums import published
 from rt_drama3.aot.codec import build_codec, codec_package
 from rt_drama3.aot.step import build_step, step_package
 from rt_drama3.codec import Codec
-from rt_drama3.config import (
-    BackboneConfig,
-    CodecConfig,
-    ModelConfig,
-    TowerConfig,
-    WindowTransformerConfig,
-)
+from rt_drama3.config import CodecConfig, ModelConfig
 from rt_drama3.errors import ConfigError
 from rt_drama3.model import SpeechModel
 
@@ -81,41 +74,13 @@ class Recipe:
         """Yields each package and the function that builds it, most useful first."""
         dtype, codec_dtype = getattr(torch, self.dtype), getattr(torch, self.codec_dtype)
 
-        def step(streams: int) -> Callable[[Path], None]:
-            return lambda path: build_step(self.model, dtype, streams, path)
+        def step(streams: int) -> tuple[Path, Callable[[Path], None]]:
+            return self.step_path(streams), partial(build_step, self.model, dtype, streams)
 
-        def codec(frames: int) -> Callable[[Path], None]:
-            return lambda path: build_codec(self.codec, codec_dtype, frames, path)
-
-        first = self.batch_sizes[:1]
-        for streams in first:
-            yield self.step_path(streams), step(streams)
+        yield from map(step, self.batch_sizes[:1])
         for frames in self.decode_sizes:
-            yield self.codec_path(frames), codec(frames)
-        for streams in self.batch_sizes[len(first) :]:
-            yield self.step_path(streams), step(streams)
-
-    def to_json(self) -> str:
-        """Serialises the recipe for the build process."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Recipe:
-        """The inverse of ``to_json``."""
-
-        def tuples(values: dict[str, Any]) -> dict[str, Any]:
-            return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-
-        values = tuples(json.loads(text))
-        model = values["model"]
-        model["backbone"] = BackboneConfig(**tuples(model["backbone"]))
-        model["tower"] = TowerConfig(**tuples(model["tower"]))
-        codec = tuples(values["codec"])
-        for key in ("post", "pre", "encoder_transformer"):
-            if codec[key] is not None:
-                codec[key] = WindowTransformerConfig(**codec[key])
-        values["model"], values["codec"] = ModelConfig(**model), CodecConfig(**codec)
-        return cls(**values)
+            yield self.codec_path(frames), partial(build_codec, self.codec, codec_dtype, frames)
+        yield from map(step, self.batch_sizes[1:])
 
 
 class PackageBuilder:
@@ -195,7 +160,7 @@ class PackageBuilder:
             return
         with output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, self.recipe.to_json()],
+                [sys.executable, "-m", __name__, pickle.dumps(self.recipe).hex()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -238,9 +203,7 @@ class PackageBuilder:
 
 def _main() -> None:
     """Builds packages; ``PackageBuilder`` runs this in the background."""
-    parser = argparse.ArgumentParser(description="Build compiled packages.")
-    parser.add_argument("recipe", help="as JSON")
-    recipe = Recipe.from_json(parser.parse_args().recipe)
+    recipe: Recipe = pickle.loads(bytes.fromhex(sys.argv[1]))  # from ``PackageBuilder.start``
     if hasattr(os, "nice"):
         os.nice(10)
     # On Linux a new session is a scheduling group of its own, which nice does not affect.

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rt_drama3.aot.packages import Run, compile_package, load_package, package_path
+from rt_drama3.aot.packages import Packages, compile_package, package_path
 from rt_drama3.codec import Codec, CodecState
 from rt_drama3.config import CodecConfig
 
@@ -56,7 +56,7 @@ def build_codec(config: CodecConfig, dtype: torch.dtype, frames: int, path: Path
     compile_package(unit, _weights(codec), inputs, None, path)
 
 
-class CompiledCodec:
+class CompiledCodec(Packages):
     """Decodes batches of some sizes through packages, and the others eagerly.
 
     Args:
@@ -70,19 +70,8 @@ class CompiledCodec:
     def __init__(self, codec: Codec, sizes: tuple[int, ...]) -> None:
         self._codec = codec
         self._weights = list(_weights(codec).values())
-        self._packages: dict[int, Run] = {}
-        for size in sizes:
-            self.add(size)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Batch sizes that run compiled, ascending."""
-        return tuple(sorted(self._packages))
-
-    def add(self, size: int) -> None:
-        """Loads the package of a batch size."""
-        path = codec_package(self._codec.config, self._codec.decoder.dtype, size)
-        self._packages[size] = load_package(path)
+        dtype = codec.decoder.dtype
+        super().__init__(lambda frames: codec_package(codec.config, dtype, frames), sizes)
 
     def decode_step(self, codes: Tensor, state: CodecState) -> Tensor:
         """Decodes the next frames of one stream; see ``Codec.decode_step``."""

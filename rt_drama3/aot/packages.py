@@ -18,7 +18,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,33 @@ def load_package(path: Path) -> Run:
         raise PackageLoadError(path, error) from error
     run: Run = loader.run
     return run
+
+
+class Packages:
+    """The loaded packages of one kind, by batch size.
+
+    Args:
+        path: returns the path of the package of a batch size.
+        sizes: batch sizes to load; more may be added.
+
+    Raises:
+        PackageLoadError: see ``load_package``.
+    """
+
+    def __init__(self, path: Callable[[int], Path], sizes: Iterable[int]) -> None:
+        self._path = path
+        self._packages: dict[int, Run] = {}
+        for size in sizes:
+            self.add(size)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes that can be used now, ascending."""
+        return tuple(sorted(self._packages))
+
+    def add(self, size: int) -> None:
+        """Loads the package of a batch size."""
+        self._packages[size] = load_package(self._path(size))
 
 
 def runner_path() -> Path:

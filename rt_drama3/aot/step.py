@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rt_drama3.aot.packages import Run, compile_package, load_package, package_path
+from rt_drama3.aot.packages import Packages, compile_package, package_path
 from rt_drama3.config import ModelConfig
 from rt_drama3.graph_step import FrameOutput, FrameStep, StepTensors, frame_step
 from rt_drama3.model import SpeechModel, StreamState
@@ -88,7 +88,7 @@ def build_step(config: ModelConfig, dtype: torch.dtype, streams: int, path: Path
     compile_package(_Unit(model), weights, (_flatten(tensors),), (shapes,), path)
 
 
-class CompiledStep:
+class CompiledStep(Packages):
     """A runner that runs the step through packages of some batch sizes.
 
     A stream's numbers do not depend on the size of the batch it is computed in, bit for bit: every
@@ -108,21 +108,10 @@ class CompiledStep:
     def __init__(self, step: FrameStep, sizes: Sequence[int]) -> None:
         self._step = step
         self._weights = list(step.model.parameters())
-        self._packages: dict[int, Run] = {}
         self._inputs: dict[tuple[int, int, int], list[Tensor]] = {}
         self._eager_pairs: set[int] = set()  # by their first slot
-        for size in sizes:
-            self.add(size)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Batch sizes that can be used now, ascending."""
-        return tuple(sorted(self._packages))
-
-    def add(self, size: int) -> None:
-        """Loads the package of a batch size."""
-        model = self._step.model
-        self._packages[size] = load_package(step_package(model.config, model.dtype, size))
+        config, dtype = step.model.config, step.model.dtype
+        super().__init__(lambda streams: step_package(config, dtype, streams), sizes)
 
     def __call__(self, slots: int, length: int) -> None:
         """Makes one frame for the active streams in the leading slots; see ``FrameStep.run``."""

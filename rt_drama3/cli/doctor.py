@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated
@@ -26,11 +26,9 @@ from rich.console import Console
 
 from rt_drama3 import __version__
 from rt_drama3.cli.common import AsJson, show
-from rt_drama3.cli.doctor_report import Finding, Probe, Report, render, run_probes
+from rt_drama3.cli.doctor_report import Finding, Probe, render, run_probes
 from rt_drama3.system import machine
 from rt_drama3.system.paths import cache_dir
-
-__all__ = ["PROBES", "Finding", "Report", "collect", "render"]
 
 _FP8_CAPABILITY = (8, 9)  # the first NVIDIA generation (Ada, then Hopper) with FP8 arithmetic
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16", "i8mm")
@@ -51,9 +49,10 @@ def doctor(
     if fix:
         for path in failures.clear():
             show(f"removed {path}")
-    report = collect()
+    report = run_probes(PROBES)  # in a few seconds, most of which import torch
     if as_json:
-        typer.echo(json.dumps(asdict(report), default=str))
+        facts = {section: [asdict(one) for one in found] for section, found in report.items()}
+        typer.echo(json.dumps(facts, default=str))
     else:
         render(report, Console())
 
@@ -380,12 +379,3 @@ PROBES: dict[str, dict[str, Probe]] = {
     },
     "plan": {"device": _device, "engine": _engine, "nano budget": _nano_budget},
 }
-
-
-def collect(probes: Mapping[str, Mapping[str, Probe]] | None = None) -> Report:
-    """Runs the probes, in a few seconds, most of which import torch; never raises.
-
-    Args:
-        probes: by section, then by name; None runs all of them.
-    """
-    return run_probes(PROBES if probes is None else probes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from rich.console import Console
@@ -33,33 +33,13 @@ class Finding:
     advice: str = ""
 
 
-@dataclass(frozen=True)
-class Report:
-    """Findings by section; ``dataclasses.asdict`` gives the JSON form."""
-
-    machine: tuple[Finding, ...]
-    compute: tuple[Finding, ...]
-    audio: tuple[Finding, ...]
-    folders: tuple[Finding, ...]
-    plan: tuple[Finding, ...]
-
-    @property
-    def healthy(self) -> bool:
-        """True when no probe failed."""
-        return not any(
-            finding.status == "failed"
-            for section in fields(self)
-            for finding in getattr(self, section.name)
-        )
-
-
 Probe = Callable[[], Iterable[Finding]]
+Report = dict[str, list[Finding]]  # by section
 
 
 def run_probes(probes: Mapping[str, Mapping[str, Probe]]) -> Report:
     """Runs probes by section, then by name; never raises."""
-    names = [section.name for section in fields(Report)]
-    return Report(**{name: tuple(_run(probes.get(name, {}))) for name in names})
+    return {section: list(_run(named)) for section, named in probes.items()}
 
 
 def render(report: Report, console: Console) -> None:
@@ -68,9 +48,9 @@ def render(report: Report, console: Console) -> None:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for section in fields(report):
-        table.add_row(Text(section.name, style="bold"))
-        for finding in getattr(report, section.name):
+    for section, findings in report.items():
+        table.add_row(Text(section, style="bold"))
+        for finding in findings:
             status = Text(f"  {finding.status}", style=_STYLES[finding.status])
             table.add_row(status, Text(finding.name), Text(finding.value))
             if finding.advice:

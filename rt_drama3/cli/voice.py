@@ -12,6 +12,7 @@ import typer
 
 from rt_drama3.cli import common
 from rt_drama3.errors import RequestError
+from rt_drama3.system.text_io import decode_utf8
 
 LARGEST_TEXTS = 4 << 20  # bytes
 
@@ -73,11 +74,9 @@ def _lines(path: Path) -> list[str]:
             raise RequestError(
                 f"{path} is over the limit of {LARGEST_TEXTS >> 20} MiB; use fewer texts."
             )
-        found = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
+        found = [line.strip() for line in decode_utf8(data).splitlines()]
     except OSError as error:
         raise RequestError(f"cannot read {path}: {error.strerror}; check the path.") from error
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{path} is not UTF-8 text (byte {error.start}); convert it first."
-        ) from error
+    except ValueError as error:
+        raise RequestError(f"{path} {error}.") from error
     return [line for line in found if line]
