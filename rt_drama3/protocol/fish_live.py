@@ -9,17 +9,15 @@ reason ``error``, and the connection is closed after it, as clients expect.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rt_drama3.protocol.events import Event, Finish, Start, Text
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.fish_request import read_request
-from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.order import SpeechOrder
 from rt_drama3.protocol.refusals import Refused, show
-from rt_drama3.protocol.session import Session, new_request_id
+from rt_drama3.protocol.session import Session
 from rt_drama3.protocol.text_buffer import TextBuffer
 from rt_drama3.protocol.utterance import (
     AudioPart,
@@ -116,46 +114,23 @@ class FishUtterance(Utterance):
 
 
 class FishLiveSession(Session[FishUtterance]):
-    """The server's side of one connection on ``/v1/tts/live``; see ``Session``.
-
-    Args:
-        facts, limits: those of the server.
-        model: the ``model`` header of the handshake; any name is accepted.
-        clock: seconds, as ``time.monotonic``.
-        new_id: makes request ids.
-    """
+    """The server's side of one connection on ``/v1/tts/live``; see ``Session``."""
 
     _key = "event"
-
-    def __init__(
-        self,
-        facts: ModelFacts,
-        limits: ProtocolLimits | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        new_id: Callable[[], str] = new_request_id,
-        model: str = "",
-    ) -> None:
-        super().__init__(facts, limits, clock, new_id)
-        self._model = model
-        self._warnings = 0  # about unknown events
-        self._stopped: list[FishUtterance] = []  # before the last one, and still speaking
-        self._handlers = {
-            "start": self._start,
-            "text": self._text,
-            "flush": self._flush,
-            "stop": self._stop,
-        }
+    _kinds = ("start", "text", "flush", "stop")
+    _warnings = 0  # about unknown events
+    _stopped: tuple[FishUtterance, ...] = ()  # before the last one, and still speaking
 
     def _start(self, fields: Fields) -> list[Event]:
         running, events = self._running(), list[Event]()
         if running is not None and running.refused:
             return []  # the connection ends when its turn comes
         if running is not None and running.state is State.FINISHING:
-            self._stopped.append(running)  # it is spoken to its end, and its finish is due
+            self._stopped += (running,)  # it is spoken to its end, and its finish is due
         elif running is not None:
             # A client that starts again before its stop no longer wants what runs: a barge-in.
             events = self._stop_one(running)
-        self._stopped = [one for one in self._stopped if one.state is not State.OVER]
+        self._stopped = self._still_speaking()
         buffer = TextBuffer(self._limits)
         order, refused = SpeechOrder(), None
         try:
@@ -173,12 +148,9 @@ class FishLiveSession(Session[FishUtterance]):
             refused = error  # those before it are still spoken
         else:
             self._budget.forgive()
-        self._utterance = FishUtterance(
-            self._new_id(), order, self._facts, self._limits, self._clock, self._send
-        )
-        self._utterance.text = buffer
-        self._utterance.refused = refused
-        return [*events, Start(self._utterance, refused)]
+        utterance = self._begin(FishUtterance, order, buffer)
+        utterance.refused = refused
+        return [*events, Start(utterance, refused)]
 
     def _check_room(self, order: SpeechOrder) -> None:
         """Bounds what waits behind utterances that are still spoken.
@@ -259,7 +231,8 @@ class FishLiveSession(Session[FishUtterance]):
         if not self._budget.take_error():
             return self.close("too_many_errors", f"the last one: {error.message}")
         running.lost = running.lost or error
-        self._send({"event": "error", "error": error.message, **_details(error)})
+        message = error.message
+        self._send({"event": "error", "error": message, "message": message, **error.details()})
         return []
 
     def _fail(self, utterance: FishUtterance, error: Refused) -> list[Event]:
@@ -272,10 +245,12 @@ class FishLiveSession(Session[FishUtterance]):
 
     def _stop_running(self, *, answer: bool = False) -> list[Event]:
         """Stops everything: what runs, and what is spoken before it."""
-        before = [one for one in self._stopped if one.state is not State.OVER]
-        self._stopped = []
+        before, self._stopped = self._still_speaking(), ()
         events = [event for one in before for event in self._stop_one(one)]
         return [*events, *super()._stop_running(answer=answer)]
+
+    def _still_speaking(self) -> tuple[FishUtterance, ...]:
+        return tuple(one for one in self._stopped if one.state is not State.OVER)
 
     def _end(self, error: Refused, last: Mapping[str, Any]) -> list[Event]:
         self._send(last)
@@ -286,19 +261,10 @@ class FishLiveSession(Session[FishUtterance]):
 def finish_message(error: Refused | None, milliseconds: float) -> Mapping[str, Any]:
     """A ``finish``, with its error if there is one."""
     reason = "error" if error else "stop"
-    details = _details(error) if error else {}
+    details = {"message": error.message, **error.details()} if error else {}
     return {"event": "finish", "reason": reason, "time": milliseconds, **details}
 
 
 def warning_message(message: str) -> Mapping[str, Any]:
     """A ``warning``, which readers skip."""
     return {"event": "warning", "message": message}
-
-
-def _details(error: Refused) -> Mapping[str, Any]:
-    return {
-        "message": error.message,
-        "code": error.code,
-        "remedy": error.remedy,
-        "retriable": error.kind.retriable,
-    }

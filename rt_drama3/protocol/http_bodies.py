@@ -165,12 +165,9 @@ def _openai_voice(fields: Fields) -> str | None:
 def fish_error(error: RtDrama3Error, request_id: str = "") -> tuple[int, dict[str, Any]]:
     """Status and JSON body of an error on Fish's routes; SDKs read ``message`` or ``detail``."""
     refused = as_refused(error)
-    return refused.kind.http, {
-        "status": refused.kind.http,
-        "message": refused.message,
-        "detail": refused.message,
-        **_details(refused, request_id),
-    }
+    status, message = refused.kind.http, refused.message
+    body = {"status": status, "message": message, "detail": message}
+    return status, {**body, **_details(refused, request_id)}
 
 
 def openai_error(error: RtDrama3Error, request_id: str = "") -> tuple[int, dict[str, Any]]:
@@ -252,9 +249,4 @@ def _sse(message: Mapping[str, Any]) -> bytes:
 
 
 def _details(error: Refused, request_id: str) -> dict[str, Any]:
-    details = {
-        "code": error.code,
-        "remedy": error.remedy,
-        "retriable": error.kind.retriable,
-    }
-    return {**details, "request_id": request_id} if request_id else details
+    return error.details() | ({"request_id": request_id} if request_id else {})

@@ -7,8 +7,7 @@ schema/listen.json their fields.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +15,8 @@ from rt_drama3.protocol.events import Event, Mute
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import FORMATS, split_audio
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
-from rt_drama3.protocol.native_messages import VERSION, error_message, pong_message
+from rt_drama3.protocol.native_messages import VERSION, TypedSession
 from rt_drama3.protocol.refusals import Refused, show
-from rt_drama3.protocol.session import Session, new_request_id
 from rt_drama3.protocol.utterance import Utterance
 from rt_drama3.protocol.wire import pack
 
@@ -60,20 +58,10 @@ class ListenOptions:
         return cls(int(rate), wanted)
 
 
-class ListenSession(Session[Utterance]):
+class ListenSession(TypedSession[Utterance]):
     """The server's side of one listener, which may send ``ping`` and ``stop``; see ``Session``."""
 
-    _key = "type"
-
-    def __init__(
-        self,
-        facts: ModelFacts,
-        limits: ProtocolLimits | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        new_id: Callable[[], str] = new_request_id,
-    ) -> None:
-        super().__init__(facts, limits, clock, new_id)
-        self._handlers = {"ping": self._ping, "stop": self._stop}
+    _kinds = ("ping", "stop")
 
     def ready(self, options: ListenOptions, captions: bool) -> None:
         """Sends the first message."""
@@ -89,30 +77,11 @@ class ListenSession(Session[Utterance]):
         }
         self._send(message)
 
-    def _ping(self, fields: Fields) -> list[Event]:
-        self._send(pong_message(fields, self._clock()))
-        return []
-
     def _stop(self, fields: Fields) -> list[Event]:
         return [Mute()]
 
-    def _unknown(self, kind: object) -> list[Event]:
-        known = ", ".join(self._handlers)
-        raise Refused("unknown_type", f"type is {show(kind)}; known: {known}.")
-
-    def _refuse(self, error: Refused) -> list[Event]:
-        if not self._budget.take_error():
-            return self.close("too_many_errors", f"the last one: {error.message}")
-        self._send(error_message(error, "message"))
-        return []
-
     def _fail(self, utterance: Utterance, error: Refused) -> list[Event]:
         return []  # listeners have none
-
-    def _end_connection(self, error: Refused) -> list[Event]:
-        self._send(error_message(error, "connection"))
-        self._close_with(error)
-        return []
 
 
 class ListenStream:

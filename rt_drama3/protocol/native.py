@@ -6,22 +6,18 @@ order of messages, schema/native.json their fields.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from rt_drama3.protocol.directing import read_directing, read_grid, read_reference
 from rt_drama3.protocol.events import Event, Finish, Mute, Start, Text
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.formats import read_output
-from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.native_messages import (
     NOTHING_GENERATED,
     NOTHING_SENT,
     VERSION,
     NativeUtterance,
+    TypedSession,
     cancelled_message,
     error_message,
-    pong_message,
 )
 from rt_drama3.protocol.order import (
     MAX_DECIBELS,
@@ -33,36 +29,18 @@ from rt_drama3.protocol.order import (
     read_voice,
     transcript,
 )
-from rt_drama3.protocol.refusals import Refused, show
-from rt_drama3.protocol.session import Session, new_request_id
+from rt_drama3.protocol.refusals import Refused
 from rt_drama3.protocol.text_buffer import TextBuffer
 from rt_drama3.protocol.utterance import State
 
 QUALITIES = ("low_latency", "high")
 
 
-class NativeSession(Session[NativeUtterance]):
+class NativeSession(TypedSession[NativeUtterance]):
     """The server's side of one connection on ``/v1/stream``; see ``Session``."""
 
-    _key = "type"
-
-    def __init__(
-        self,
-        facts: ModelFacts,
-        limits: ProtocolLimits | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        new_id: Callable[[], str] = new_request_id,
-    ) -> None:
-        super().__init__(facts, limits, clock, new_id)
-        self._late = 0  # messages for an ended utterance that may still arrive
-        self._handlers = {
-            "start": self._start,
-            "text": self._text,
-            "flush": self._flush,
-            "finish": self._finish,
-            "cancel": self._cancel,
-            "ping": self._ping,
-        }
+    _kinds = ("start", "text", "flush", "finish", "cancel", "ping")
+    _late = 0  # messages for an ended utterance that may still arrive
 
     def _start(self, fields: Fields) -> list[Event]:
         # What runs is replaced even when the new start is wrong: the text that follows it is not
@@ -82,18 +60,9 @@ class NativeSession(Session[NativeUtterance]):
             self._late = self._limits.late_messages
             return [*events, *self._refuse(error, "utterance")]
         self._budget.forgive()
-        self._utterance = NativeUtterance(
-            self._new_id(),
-            order,
-            self._facts,
-            self._limits,
-            self._clock,
-            self._send,
-            self._when_ended,
-            fields.unknown(),
-        )
-        self._utterance.text = buffer
-        return [*events, Start(self._utterance)]
+        utterance = self._begin(NativeUtterance, order, buffer)
+        utterance.ended, utterance.unknown = self._when_ended, fields.unknown()
+        return [*events, Start(utterance)]
 
     def _text(self, fields: Fields) -> list[Event]:
         text = fields.text("text", self._limits.message_characters)
@@ -131,32 +100,11 @@ class NativeSession(Session[NativeUtterance]):
         self._send(cancelled_message(last, NOTHING_GENERATED, NOTHING_SENT))
         return [Mute()]
 
-    def _ping(self, fields: Fields) -> list[Event]:
-        self._send(pong_message(fields, self._clock()))
-        return []
-
     def _when_ended(self, was_open: bool) -> None:
         self._late = self._limits.late_messages if was_open else 0
 
-    def _unknown(self, kind: object) -> list[Event]:
-        known = ", ".join(self._handlers)
-        raise Refused("unknown_type", f"type is {show(kind)}; known: {known}.")
-
-    def _refuse(self, error: Refused, scope: str = "message") -> list[Event]:
-        if not self._budget.take_error():
-            return self.close("too_many_errors", f"the last one: {error.message}")
-        running = self._running()
-        self._send(error_message(error, scope, running.id if running else None))
-        return []
-
     def _fail(self, utterance: NativeUtterance, error: Refused) -> list[Event]:
         self._send(error_message(error, "utterance", utterance.id))
-        return self._stop_running()
-
-    def _end_connection(self, error: Refused) -> list[Event]:
-        running = self._running()
-        self._send(error_message(error, "connection", running.id if running else None))
-        self._close_with(error)
         return self._stop_running()
 
     def _read_order(self, fields: Fields) -> tuple[SpeechOrder, TextBuffer]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from rt_drama3.protocol.events import Event
 from rt_drama3.protocol.fields import Fields
-from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
-from rt_drama3.protocol.order import SpeechOrder
-from rt_drama3.protocol.refusals import Refused
+from rt_drama3.protocol.refusals import Refused, show
+from rt_drama3.protocol.session import Session, U
 from rt_drama3.protocol.utterance import (
     AudioPart,
     Outcome,
@@ -40,15 +40,8 @@ _ANNOUNCED = (
 
 def error_message(error: Refused, scope: str, request_id: str | None = None) -> dict[str, Any]:
     """An ``error``; its scope is what it ended: the message, the utterance or the connection."""
-    return {
-        "type": "error",
-        "id": request_id,
-        "code": error.code,
-        "message": error.message,
-        "remedy": error.remedy,
-        "retriable": error.kind.retriable,
-        "scope": scope,
-    }
+    head = {"type": "error", "id": request_id, "code": error.code, "message": error.message}
+    return {**head, **error.details(), "scope": scope}
 
 
 def cancelled_message(
@@ -88,26 +81,13 @@ NOTHING_SENT = {"messages": 0, "bytes": 0, "samples": 0, "seconds": 0.0}
 class NativeUtterance(Utterance):
     """An utterance on ``/v1/stream``.
 
-    Args:
-        send: see ``Utterance``.
+    Attributes:
         ended: called once when it ends, with whether text for it may still arrive.
         unknown: unknown fields of its start.
     """
 
-    def __init__(
-        self,
-        request_id: str,
-        order: SpeechOrder,
-        facts: ModelFacts,
-        limits: ProtocolLimits,
-        clock: Callable[[], float],
-        send: Callable[[Mapping[str, Any]], None],
-        ended: Callable[[bool], None],
-        unknown: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(request_id, order, facts, limits, clock, send)
-        self._ended = ended
-        self._unknown = unknown
+    ended: Callable[[bool], None]
+    unknown: tuple[str, ...] = ()
 
     def padding(self, ended: bool) -> Padding:
         # Players fail on an encoded file without any sound; PCM may be empty.
@@ -130,7 +110,7 @@ class NativeUtterance(Utterance):
                 "bitrate": output.bitrate,
                 "frame_ms": _milliseconds(self.facts.frame_seconds),
                 "limits": {name: getattr(self.limits, name) for name in _ANNOUNCED},
-                "ignored": list(self._unknown),
+                "ignored": list(self.unknown),
                 "notices": list(self.order.notices),
             }
         )
@@ -204,7 +184,7 @@ class NativeUtterance(Utterance):
 
     def _end(self) -> None:
         before, self.state = self.state, State.OVER
-        self._ended(before is State.OPEN)
+        self.ended(before is State.OPEN)
 
     def _sent(self) -> dict[str, Any]:
         sent = self.sent
@@ -214,6 +194,35 @@ class NativeUtterance(Utterance):
     def _send_unless_over(self, message: Mapping[str, Any]) -> None:
         if self.state is not State.OVER:
             self._send(message)
+
+
+class TypedSession(Session[U]):
+    """What the dialects with these messages share: ``ping``, and how they report errors."""
+
+    _key = "type"
+
+    def _ping(self, fields: Fields) -> list[Event]:
+        self._send(pong_message(fields, self._clock()))
+        return []
+
+    def _unknown(self, kind: object) -> list[Event]:
+        known = ", ".join(self._kinds)
+        raise Refused("unknown_type", f"type is {show(kind)}; known: {known}.")
+
+    def _refuse(self, error: Refused, scope: str = "message") -> list[Event]:
+        if not self._budget.take_error():
+            return self.close("too_many_errors", f"the last one: {error.message}")
+        self._report(error, scope)
+        return []
+
+    def _end_connection(self, error: Refused) -> list[Event]:
+        self._report(error, "connection")
+        self._close_with(error)
+        return self._stop_running()
+
+    def _report(self, error: Refused, scope: str) -> None:
+        running = self._running()
+        self._send(error_message(error, scope, running.id if running else None))
 
 
 def _milliseconds(seconds: float) -> float:

@@ -7,6 +7,7 @@ package bad input raises ``Refused``; sessions answer with it, and parsers of HT
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rt_drama3.errors import DeviceError, Overloaded, RequestError, RtDrama3Error
 
@@ -93,6 +94,10 @@ class Refused(RequestError):  # noqa: N818 - the name is the condition
     def kind(self) -> Kind:
         """The properties of the code."""
         return KINDS[self.code]
+
+    def details(self) -> dict[str, Any]:
+        """The fields of an error besides its message."""
+        return {"code": self.code, "remedy": self.remedy, "retriable": self.kind.retriable}
 
 
 def as_refused(error: RtDrama3Error) -> Refused:

@@ -13,12 +13,13 @@ from rt_drama3.protocol.budget import Budget
 from rt_drama3.protocol.events import Cancel, Event, Flush, Text
 from rt_drama3.protocol.fields import Fields
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
+from rt_drama3.protocol.order import SpeechOrder
 from rt_drama3.protocol.refusals import Refused, as_refused
+from rt_drama3.protocol.text_buffer import TextBuffer
 from rt_drama3.protocol.utterance import State, Utterance
 from rt_drama3.protocol.wire import pack, unpack
 
 U = TypeVar("U", bound=Utterance)
-Handlers = Mapping[str, Callable[[Fields], list[Event]]]
 
 
 def new_request_id() -> str:
@@ -37,6 +38,7 @@ class Session(ABC, Generic[U]):
         facts, limits: those of the server.
         clock: seconds, as ``time.monotonic``.
         new_id: makes request ids.
+        model: the ``model`` header of the handshake; any name is accepted.
 
     Attributes:
         close_frame: code and reason (123 bytes of ASCII or fewer) once the session has ended the
@@ -44,6 +46,7 @@ class Session(ABC, Generic[U]):
     """
 
     _key: ClassVar[str]  # the field that names a message's type
+    _kinds: ClassVar[tuple[str, ...]]  # the types; each is handled by the method ``_TYPE``
 
     def __init__(
         self,
@@ -51,17 +54,18 @@ class Session(ABC, Generic[U]):
         limits: ProtocolLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_id: Callable[[], str] = new_request_id,
+        model: str = "",
     ) -> None:
         self._facts = facts
         self._limits = limits or ProtocolLimits()
         self._clock = clock
         self._new_id = new_id
+        self._model = model
         self._budget = Budget(self._limits, clock)
         self._utterance: U | None = None
         self._closed = False
         self._outgoing: list[bytes] = []
         self.close_frame: tuple[int, str] | None = None
-        self._handlers: Handlers = {}
 
     def receive(
         self, data: bytes | bytearray | memoryview | str | Mapping[str, object] | Refused
@@ -80,8 +84,10 @@ class Session(ABC, Generic[U]):
                 raise data
             message = data if isinstance(data, Mapping) else unpack(data, self._limits)
             kind = message.get(self._key)
-            handler = self._handlers.get(kind) if isinstance(kind, str) else None
-            return self._unknown(kind) if handler is None else handler(Fields(message))
+            if kind not in self._kinds:
+                return self._unknown(kind)
+            events: list[Event] = getattr(self, f"_{kind}")(Fields(message))
+            return events
         except Refused as error:
             return self._refuse(error)
 
@@ -117,6 +123,12 @@ class Session(ABC, Generic[U]):
         """Reports that the client is gone; returns what to stop."""
         self._closed = True
         return self._stop_running()
+
+    def _begin(self, kind: type[U], order: SpeechOrder, text: TextBuffer) -> U:
+        made = kind(self._new_id(), order, self._facts, self._limits, self._clock, self._send)
+        made.text = text
+        self._utterance = made
+        return made
 
     @abstractmethod
     def _unknown(self, kind: object) -> list[Event]:
