@@ -6,7 +6,7 @@ import ipaddress
 import os
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -139,6 +139,20 @@ class Settings:
         for name in ("backoff", "ready_timeout", "max_idle"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must not be negative.")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server: where it is, the key for it, and how patiently it is used."""
+
+    address: Address
+    key: str | None = field(repr=False)
+    settings: Settings
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that identify the client."""
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
 
 def _here(host: str) -> bool:

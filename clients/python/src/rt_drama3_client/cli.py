@@ -137,10 +137,10 @@ def _run(options: argparse.Namespace) -> int:
         speech = client.speak(text, **speech_options)
         with _target(options) as target:
             for event in speech.events():
-                if isinstance(event, Ready):
-                    target.begin(event.sample_rate)
-                elif isinstance(event, AudioChunk):
+                if isinstance(event, AudioChunk):
                     target.write(event)
+                elif isinstance(event, Ready) and isinstance(target, _Card):
+                    target.begin(event.sample_rate)
             if isinstance(target, AudioFile) and speech.done is not None:
                 target.samples = speech.done.sent.samples
         return _report(options, speech)
@@ -164,9 +164,6 @@ def _format(options: argparse.Namespace) -> str:
 class _Target(Protocol):
     """Destination of the audio."""
 
-    def begin(self, rate: int) -> None:
-        """Called before the first audio."""
-
     def write(self, audio: bytes) -> object:
         """Writes audio."""
 
@@ -175,17 +172,9 @@ class _Pipe:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
-    def begin(self, rate: int) -> None:
-        pass
-
     def write(self, audio: bytes) -> None:
         self._file.write(audio)
         self._file.flush()
-
-
-class _File(AudioFile):
-    def begin(self, rate: int) -> None:
-        pass
 
 
 class _Card(AbstractContextManager["_Card"]):
@@ -216,7 +205,7 @@ def _target(options: argparse.Namespace) -> AbstractContextManager[_Target]:
     folder = os.path.dirname(options.out)
     if folder and not os.path.isdir(folder):
         raise UsageError(f"{folder} is not a directory; create it first.")
-    return _File(options.out)
+    return AudioFile(options.out)
 
 
 def _report(options: argparse.Namespace, speech: Speech) -> int:

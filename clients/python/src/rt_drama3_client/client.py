@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Self, Unpack
 
 from rt_drama3_client import routes
-from rt_drama3_client.address import Address, Settings, read_address, read_key
+from rt_drama3_client.address import Server, Settings, read_address, read_key
 from rt_drama3_client.clips import Clip
 from rt_drama3_client.connection import Connection
 from rt_drama3_client.errors import ClientClosed
@@ -42,10 +42,9 @@ class AsyncClient:
         api_key: str | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self._address = read_address(url)
-        self._key = read_key(api_key)
         self._settings = settings or Settings()
-        self._pool = _Pool(self._address, self._key, self._settings)
+        self._server = Server(read_address(url), read_key(api_key), self._settings)
+        self._pool = _Pool(self._server)
 
     def speak(self, text: TextSource, **options: Unpack[Options]) -> AsyncSpeech:
         """Speaks a text, or text that is still being written.
@@ -93,7 +92,7 @@ class AsyncClient:
 
     async def voices(self) -> list[Voice]:
         """Returns the stored voices. Raises ``ClientError``, like the next methods."""
-        return await asyncio.to_thread(routes.voices, *self._http())
+        return await asyncio.to_thread(routes.voices, self._server)
 
     async def add_voice(self, name: str, clips: Sequence[Clip]) -> Voice:
         """Stores a voice from clips and their transcripts, ``(text, audio)``.
@@ -107,15 +106,15 @@ class AsyncClient:
             UsageError: the name or the clips cannot be sent.
             ClientError: there was no response, or the request was refused.
         """
-        return await asyncio.to_thread(routes.add_voice, *self._http(), name, clips)
+        return await asyncio.to_thread(routes.add_voice, self._server, name, clips)
 
     async def delete_voice(self, name: str) -> None:
         """Deletes a voice."""
-        await asyncio.to_thread(routes.delete_voice, *self._http(), name)
+        await asyncio.to_thread(routes.delete_voice, self._server, name)
 
     async def models(self) -> list[str]:
         """Returns the names of the served models."""
-        return await asyncio.to_thread(routes.models, *self._http())
+        return await asyncio.to_thread(routes.models, self._server)
 
     async def close(self) -> None:
         """Closes all connections and ends their utterances."""
@@ -127,17 +126,12 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _http(self) -> tuple[Address, str | None, Settings]:
-        return self._address, self._key, self._settings
-
 
 class _Pool:
     """Idle connections, most recently used first; see ``outgoing.Pool``."""
 
-    def __init__(self, address: Address, key: str | None, settings: Settings) -> None:
-        self._address = address
-        self._key = key
-        self._settings = settings
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._idle: list[Connection] = []
         # Weak, since nothing else holds a connection that has ended by itself.
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -151,7 +145,7 @@ class _Pool:
                 return connection, True
             self._close_later(connection)
         self._check_open()
-        connection = await Connection.open(self._address, self._key, self._settings)
+        connection = await Connection.open(self._server)
         self._all.add(connection)
         try:
             self._check_open()
@@ -162,7 +156,7 @@ class _Pool:
 
     def release(self, connection: Connection) -> None:
         usable = connection.alive and not self._closed
-        if usable and len(self._idle) < self._settings.max_idle:
+        if usable and len(self._idle) < self._server.settings.max_idle:
             self._idle.append(connection)
         else:
             self._close_later(connection)

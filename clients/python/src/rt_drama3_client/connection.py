@@ -21,7 +21,7 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
-from rt_drama3_client.address import Address, Settings
+from rt_drama3_client.address import Address, Server, Settings
 from rt_drama3_client.errors import (
     BadServerMessage,
     ClientClosed,
@@ -72,7 +72,7 @@ class Connection:
         self._reader = asyncio.create_task(self._read(), name="rt-drama3-client reader")
 
     @classmethod
-    async def open(cls, address: Address, key: str | None, settings: Settings) -> Connection:
+    async def open(cls, server: Server) -> Connection:
         """Connects.
 
         Raises:
@@ -80,13 +80,12 @@ class Connection:
             ServerError: the server refused.
             UsageError: the address or proxy is not valid.
         """
-        began = time.perf_counter()
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        began, address, settings = time.perf_counter(), server.address, server.settings
         tls = {"ssl": settings.tls} if address.secure and settings.tls is not None else {}
         try:
             socket = await connect(
                 address.stream,
-                additional_headers=headers,
+                additional_headers=server.headers,
                 user_agent_header="rt-drama3-client",
                 compression=None,  # audio does not compress, and compressing adds latency
                 open_timeout=settings.connect_timeout,

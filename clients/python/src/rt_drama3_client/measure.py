@@ -105,23 +105,23 @@ async def measure(
             model, rate = ready.model, ready.sample_rate
             seconds = sum(chunk.samples for chunk in chunks) / rate
             audible = _first_audible(chunks, rate)
-            if audible is not None:
-                audible += timings.first_audio
-            times_ms = (connect, timings.first_audio, audible, playback.worst_underrun)
-            values = [None if value is None else 1e3 * value for value in times_ms]
+            run = Run(
+                connect=_ms(connect),
+                first_audio=_ms(timings.first_audio),
+                first_audible=None if audible is None else _ms(timings.first_audio + audible),
+                rtf=round(timings.total / seconds, 4),
+                worst_underrun=_ms(playback.worst_underrun),
+                seconds=round(seconds, 3),
+            )
             if number:
-                runs.append(_run(values, timings.total / seconds, seconds))
+                runs.append(run)
             if barge_in and number:
                 cancels.append(await _barge_in(client, text, options))
     return Report(model, rate, runs, cancels)
 
 
-def _run(values: Sequence[float | None], rtf: float, seconds: float) -> Run:
-    connect, first, audible, gap = (None if v is None else round(v, 3) for v in values)
-    assert connect is not None
-    assert first is not None
-    assert gap is not None
-    return Run(connect, first, audible, round(rtf, 4), gap, round(seconds, 3))
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 3)
 
 
 async def _barge_in(client: AsyncClient, text: str, options: Mapping[str, Any]) -> float:
@@ -130,7 +130,7 @@ async def _barge_in(client: AsyncClient, text: str, options: Mapping[str, Any]) 
             break
         began = time.perf_counter()
         await speech.cancel()
-        return round(1e3 * (time.perf_counter() - began), 3)
+        return _ms(time.perf_counter() - began)
 
 
 def _first_audible(chunks: Sequence[AudioChunk], rate: int) -> float | None:

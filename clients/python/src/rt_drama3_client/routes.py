@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgpack
 
-from rt_drama3_client.address import Address, Settings
+from rt_drama3_client.address import Server
 from rt_drama3_client.clips import Clip, as_clips
 from rt_drama3_client.connection import connect_failed, refusal
 from rt_drama3_client.errors import BadServerMessage, UsageError
@@ -42,18 +42,12 @@ class Voice:
     notices: tuple[str, ...] = ()
 
 
-def voices(address: Address, key: str | None, settings: Settings) -> list[Voice]:
+def voices(server: Server) -> list[Voice]:
     """``GET /v1/voices``."""
-    return [_voice(one) for one in _list(_request(address, key, settings, "GET", "/v1/voices"))]
+    return [_voice(one) for one in _list(_request(server, "GET", "/v1/voices"))]
 
 
-def add_voice(
-    address: Address,
-    key: str | None,
-    settings: Settings,
-    name: str,
-    clips: Sequence[Clip],
-) -> Voice:
+def add_voice(server: Server, name: str, clips: Sequence[Clip]) -> Voice:
     """``POST /v1/voices``."""
     _check_name(name)
     references = as_clips(clips)
@@ -61,29 +55,21 @@ def add_voice(
         body = msgpack.packb({"name": name, "references": references})
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"the clips cannot be sent: {error}.") from error
-    return _voice(_request(address, key, settings, "POST", "/v1/voices", body))
+    return _voice(_request(server, "POST", "/v1/voices", body))
 
 
-def delete_voice(address: Address, key: str | None, settings: Settings, name: str) -> None:
+def delete_voice(server: Server, name: str) -> None:
     """``DELETE /v1/voices/{name}``."""
     _check_name(name)
-    _request(address, key, settings, "DELETE", f"/v1/voices/{quote(name, safe='')}")
+    _request(server, "DELETE", f"/v1/voices/{quote(name, safe='')}")
 
 
-def models(address: Address, key: str | None, settings: Settings) -> list[str]:
+def models(server: Server) -> list[str]:
     """``GET /v1/models``."""
-    found = _list(_request(address, key, settings, "GET", "/v1/models"))
-    return [str(model.get("id")) for model in found]
+    return [str(model.get("id")) for model in _list(_request(server, "GET", "/v1/models"))]
 
 
-def _request(
-    address: Address,
-    key: str | None,
-    settings: Settings,
-    method: str,
-    path: str,
-    body: bytes | None = None,
-) -> dict[str, Any]:
+def _request(server: Server, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
     """Sends one request.
 
     Raises:
@@ -91,9 +77,9 @@ def _request(
         ServerError: it was refused.
         BadServerMessage: the response is not HTTP, or not JSON.
     """
+    address, settings = server.address, server.settings
     headers = {"User-Agent": "rt-drama3-client", "Content-Type": "application/msgpack"}
-    if key is not None:
-        headers["Authorization"] = f"Bearer {key}"
+    headers |= server.headers
     request = urllib.request.Request(address.http(path), body, headers, method=method)
     handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
     if address.loopback or settings.proxy is None:
