@@ -217,6 +217,28 @@ class SamplingConfig:
     ras_top_p: float = 0.95
 
 
+@dataclass(frozen=True)
+class VoiceConfig:
+    """``generation_config.json``: how a checkpoint speaks. The defaults are those of Drama 3.
+
+    Attributes:
+        sampling: its sampling defaults.
+        segments: how it divides a long text. A small voice that was trained on single sentences
+            only gets lost in longer text.
+        fixed_voice: it has one voice and ignores references.
+        reads_directions: it understands directions and speaker tags. A small voice that would read
+            them aloud declares false, and they are left out of its prompts.
+        normalizes: text is normalised for it unless a request says otherwise. A voice that was
+            trained on words needs it; Drama 3 reads numbers and signs by itself.
+    """
+
+    sampling: SamplingConfig = SamplingConfig()
+    segments: SegmentConfig = SegmentConfig()
+    fixed_voice: bool = False
+    reads_directions: bool = True
+    normalizes: bool = False
+
+
 def resolve_sampling(
     defaults: SamplingConfig,
     temperature: float | None = None,

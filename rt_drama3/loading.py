@@ -89,21 +89,16 @@ def load_model(
     # The codec first: its file is held whole for a moment, which the language model then outgrows.
     codec = checkpoint.load_codec(path, where, torch.float32 if where.type == "cpu" else kind)
     model = checkpoint.load_model(path, config, where, kind, progress)
-    directions = checkpoint.read_directions(path)
+    voice, tokenizer = checkpoint.read_voice_config(path), checkpoint.load_tokenizer(path, config)
     threads = threads if where.type == "cpu" else None
     return LoadedModel(
         model=model,
         codec=codec,
-        prompts=PromptBuilder(
-            checkpoint.load_tokenizer(path, config),
-            config,
-            directions,
-            checkpoint.read_normalizes(path),
-        ),
-        sampling=checkpoint.read_sampling(path),
-        references=References(codec, checkpoint.read_fixed_voice(path), threads),
-        steering=SteeringStore(model, None, directions),
-        segments=checkpoint.read_segments(path),
+        prompts=PromptBuilder(tokenizer, config, voice.reads_directions, voice.normalizes),
+        sampling=voice.sampling,
+        references=References(codec, voice.fixed_voice, threads),
+        steering=SteeringStore(model, None, voice.reads_directions),
+        segments=voice.segments,
         threads=threads,
     )
 

@@ -1,13 +1,6 @@
 """Checkpoint files to modules: the official layout, found, checked and loaded tensor by tensor."""
 
-from rt_drama3.checkpoint.files import (
-    read_codec_config,
-    read_directions,
-    read_fixed_voice,
-    read_normalizes,
-    read_sampling,
-    read_segments,
-)
+from rt_drama3.checkpoint.files import read_codec_config, read_voice_config
 from rt_drama3.checkpoint.info import CheckpointInfo, inspect
 from rt_drama3.checkpoint.inventory import TensorSpec, inventory
 from rt_drama3.checkpoint.load import load_codec, load_model, read_config
@@ -26,10 +19,6 @@ __all__ = [
     "make_tiny",
     "read_codec_config",
     "read_config",
-    "read_directions",
-    "read_fixed_voice",
-    "read_normalizes",
-    "read_sampling",
-    "read_segments",
+    "read_voice_config",
     "resolve",
 ]

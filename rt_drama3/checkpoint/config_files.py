@@ -16,12 +16,15 @@ from rt_drama3.config import (
     CodecConfig,
     ModelConfig,
     SamplingConfig,
+    SegmentConfig,
     TowerConfig,
+    VoiceConfig,
     WindowTransformerConfig,
 )
 from rt_drama3.errors import CheckpointError
 
 JsonDict = Mapping[str, Any]
+SHORTEST_SEGMENT = 64  # bytes; a segment must hold a speaker tag and some words
 
 
 def _fail(where: str, key: str, value: object, wanted: str) -> CheckpointError:
@@ -56,6 +59,12 @@ class _Section:
         if not math.isfinite(value) or value < minimum:
             raise self.fail(key, f"a finite number of at least {minimum} is needed")
         return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            raise self.fail(key, "true or false is needed")
+        return value
 
     def equals(self, key: str, *allowed: object, default: object = ...) -> None:
         value = self.values.get(key, allowed[0] if default is ... else default)
@@ -337,8 +346,8 @@ def _rope_dtype(top: _Section, default: str) -> str:
     return str(top.values.get("rope_table_dtype", default))
 
 
-def parse_sampling(values: object, where: str = "generation_config.json") -> SamplingConfig:
-    """Reads a checkpoint's sampling defaults; absent keys keep those of docs/model.md.
+def parse_voice_config(values: object, where: str = "generation_config.json") -> VoiceConfig:
+    """Reads how a checkpoint speaks; absent keys keep the defaults.
 
     Without ``head_temperature`` the heads use the main temperature.
 
@@ -346,21 +355,26 @@ def parse_sampling(values: object, where: str = "generation_config.json") -> Sam
         CheckpointError: a value has the wrong type or is out of range.
     """
     top = _Section(values, where)
-    base = SamplingConfig()
+    base, segments = SamplingConfig(), SegmentConfig()
     temperature = top.number("temperature", base.temperature)
-    repetition_aware = top.values.get("repetition_aware", base.repetition_aware)
-    if not isinstance(repetition_aware, bool):
-        raise top.fail("repetition_aware", "true or false is needed")
-    return SamplingConfig(
+    sampling = SamplingConfig(
         temperature=temperature,
         head_temperature=top.number("head_temperature", temperature),
         top_p=_probability(top, "top_p", base.top_p),
         top_k=None if top.values.get("top_k") is None else top.integer("top_k"),
         head_top_k=min(top.integer("head_top_k", base.head_top_k), base.head_top_k),
-        repetition_aware=repetition_aware,
+        repetition_aware=top.flag("repetition_aware", base.repetition_aware),
         ras_temperature=top.number("ras_temperature", base.ras_temperature),
         ras_top_k=min(top.integer("ras_top_k", base.ras_top_k), base.ras_top_k),
         ras_top_p=_probability(top, "ras_top_p", base.ras_top_p),
+    )
+    longest = top.integer("piece_bytes", segments.longest, minimum=SHORTEST_SEGMENT)
+    return VoiceConfig(
+        sampling=sampling,
+        segments=SegmentConfig(longest, top.flag("remembers_pieces", segments.remembered)),
+        fixed_voice=top.flag("fixed_voice", False),
+        reads_directions=top.flag("reads_directions", True),
+        normalizes=top.flag("normalize_text", False),
     )
 
 

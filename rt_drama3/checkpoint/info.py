@@ -18,9 +18,8 @@ from rt_drama3.checkpoint.files import (
     CONFIG,
     check_codec_fits,
     read_codec_config,
-    read_fixed_voice,
     read_json,
-    read_sampling,
+    read_voice_config,
     require,
 )
 from rt_drama3.checkpoint.inventory import inventory
@@ -140,8 +139,9 @@ def inspect(directory: Path) -> CheckpointInfo:
     info.candidates = None if config is None else config.candidates
     _add_tensors(info, found, config)
     info.codec = _isolated(info, lambda: _codec(info, directory, config))
-    info.sampling = _isolated(info, lambda: read_sampling(directory))
-    info.fixed_voice = bool(_isolated(info, lambda: read_fixed_voice(directory)))
+    voice = _isolated(info, lambda: read_voice_config(directory))
+    if voice is not None:
+        info.sampling, info.fixed_voice = voice.sampling, voice.fixed_voice
     if config is not None:
         known = config
         _isolated(info, lambda: load_tokenizer(directory, known))

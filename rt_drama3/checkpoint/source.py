@@ -27,9 +27,9 @@ from rt_drama3.checkpoint.files import (
     CODEC_CONFIG,
     CONFIG,
     INDEX,
-    SAMPLING,
     SINGLE,
     TOKENIZER,
+    VOICE,
     read_json,
 )
 from rt_drama3.errors import CheckpointError, ConfigError
@@ -41,7 +41,16 @@ _NANO_FOLDER = Path(__file__).parents[1] / "voices" / "nano"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_SECONDS = 0.8  # for the hub to name the newest commit of a checkpoint that is cached
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-_SMALL_FILES = (CONFIG, CODEC_CONFIG, SAMPLING, TOKENIZER, CODEC, INDEX, "LICENSE*", "README.md")
+_SMALL_FILES = (
+    CONFIG,
+    CODEC_CONFIG,
+    VOICE,
+    TOKENIZER,
+    CODEC,
+    INDEX,
+    "LICENSE*",
+    "README.md",
+)
 
 # The hub's client has changed its HTTP library before; a lost connection raises the base class of
 # its own error.

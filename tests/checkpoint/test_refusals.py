@@ -17,9 +17,7 @@ from rt_drama3.checkpoint import (
     load_codec,
     load_model,
     read_config,
-    read_directions,
-    read_fixed_voice,
-    read_normalizes,
+    read_voice_config,
 )
 from rt_drama3.checkpoint.conformance import check_numbers
 from rt_drama3.checkpoint.tensors import TensorReader, scan
@@ -432,24 +430,24 @@ def test_codec_config_that_is_missing(tiny: Path) -> None:
 
 
 def test_whether_its_text_is_normalised(tiny: Path) -> None:
-    assert not read_normalizes(tiny)
+    assert not read_voice_config(tiny).normalizes
     (tiny / "generation_config.json").write_text('{"normalize_text": true}')
-    assert read_normalizes(tiny)
+    assert read_voice_config(tiny).normalizes
 
 
 def test_whether_it_reads_directions(tiny: Path) -> None:
-    assert read_directions(tiny)
+    assert read_voice_config(tiny).reads_directions
     (tiny / "generation_config.json").write_text('{"reads_directions": false}')
-    assert not read_directions(tiny)
+    assert not read_voice_config(tiny).reads_directions
     (tiny / "generation_config.json").write_text('{"reads_directions": 0}')
     with pytest.raises(CheckpointError, match="reads_directions is 0"):
-        read_directions(tiny)
+        read_voice_config(tiny)
 
 
 def test_fixed_voice_that_is_not_a_boolean(tiny: Path) -> None:
     (tiny / "generation_config.json").write_text('{"fixed_voice": "yes"}')
     with pytest.raises(CheckpointError, match="fixed_voice is 'yes'"):
-        read_fixed_voice(tiny)
+        read_voice_config(tiny)
 
 
 def test_config_argument_of_another_folder(tiny: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rt_drama3 import Drama3
-from rt_drama3.checkpoint import read_segments
+from rt_drama3.checkpoint import read_voice_config
 from rt_drama3.config import SegmentConfig
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
@@ -26,17 +26,17 @@ TEXT = (
 
 
 def test_segment_sizes_are_read_from_the_checkpoint(tmp_path: Path) -> None:
-    assert read_segments(tmp_path) == SegmentConfig(300, True)
+    assert read_voice_config(tmp_path).segments == SegmentConfig(300, True)
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps({"piece_bytes": 90, "remembers_pieces": False}))
-    assert read_segments(tmp_path) == SegmentConfig(90, False)
+    assert read_voice_config(tmp_path).segments == SegmentConfig(90, False)
 
 
 @pytest.mark.parametrize("value", [63, "110", 110.5, True, None])
 def test_segment_sizes_that_cannot_work_are_refused(tmp_path: Path, value: Any) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"piece_bytes": value}))
     with pytest.raises(CheckpointError, match="piece_bytes is"):
-        read_segments(tmp_path)
+        read_voice_config(tmp_path)
 
 
 @pytest.mark.parametrize("remembered", [False, True])
