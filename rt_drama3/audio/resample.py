@@ -13,20 +13,26 @@ from rt_drama3.errors import RequestError
 
 MIN_RATE = 1_000
 MAX_RATE = 768_000
+STREAM_RATES = 8_000, 192_000  # the lowest and the highest
 
 
-def check_rate(rate: int, what: str = "sample rate") -> None:
+def check_rate(
+    rate: int, what: str = "sample rate", low: int = MIN_RATE, high: int = MAX_RATE
+) -> None:
     """Refuses sample rates that are not plausible for speech, devices or files.
 
     Raises:
-        RequestError: not an integer from ``MIN_RATE`` to ``MAX_RATE`` Hz.
+        RequestError: not an integer from ``low`` to ``high`` Hz.
     """
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
         raise RequestError(f"The {what} must be an integer in Hz, not {rate!r}.")
-    if not MIN_RATE <= rate <= MAX_RATE:
-        raise RequestError(
-            f"The {what} is {rate} Hz; rates from {MIN_RATE} to {MAX_RATE} Hz are supported."
-        )
+    if not low <= rate <= high:
+        raise RequestError(f"The {what} is {rate} Hz; rates from {low} to {high} Hz are supported.")
+
+
+def check_stream_rate(rate: int, what: str) -> None:
+    """Refuses sample rates that streams do not support; see ``check_rate``."""
+    check_rate(rate, what, *STREAM_RATES)
 
 
 def resample(samples: NDArray[Any], from_rate: int, to_rate: int) -> NDArray[np.float32]:

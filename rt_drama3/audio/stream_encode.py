@@ -26,7 +26,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -44,7 +44,7 @@ from rt_drama3.audio.framing import (
     OggOpus,
 )
 from rt_drama3.audio.pcm import checked_samples, float_to_s16le
-from rt_drama3.audio.stream_resample import check_stream_rate
+from rt_drama3.audio.resample import check_stream_rate
 from rt_drama3.audio.wav import wav_header
 from rt_drama3.errors import RequestError
 
@@ -180,13 +180,11 @@ class StreamEncoder:
         self.content_type = facts.content_type
         self._flushed = False
         self._begun = False
-        self._coder: _Coder
+        self._coder: _Pcm | _Compressed
         if format in _CODECS:
             self._coder = _Compressed(format, self.sample_rate, self.bitrate)
-        elif format == "pcm_f32":
-            self._coder = _Float()
         else:
-            self._coder = _Integers(wav_header(self.sample_rate, None) if format == "wav" else b"")
+            self._coder = _Pcm(format, self.sample_rate)
 
     def push(self, samples: NDArray[Any]) -> bytes:
         """Encodes the next samples.
@@ -235,38 +233,20 @@ class StreamEncoder:
             )
 
 
-class _Coder(Protocol):
-    def header(self) -> bytes: ...
+class _Pcm:
+    """Samples of 16 bits, behind a header for wav, or floats."""
 
-    def push(self, chunk: NDArray[np.float32]) -> bytes: ...
-
-    def flush(self) -> bytes: ...
-
-
-class _Integers:
-    """16-bit PCM, with or without a header."""
-
-    def __init__(self, header: bytes) -> None:
-        self._header = header
+    def __init__(self, format: str, rate: int) -> None:
+        self._floats = format == "pcm_f32"
+        self._header = wav_header(rate, None) if format == "wav" else b""
 
     def header(self) -> bytes:
         return self._header
 
     def push(self, chunk: NDArray[np.float32]) -> bytes:
+        if self._floats:
+            return chunk.astype("<f4", copy=False).tobytes()
         return float_to_s16le(chunk)
-
-    def flush(self) -> bytes:
-        return b""
-
-
-class _Float:
-    """Float PCM."""
-
-    def header(self) -> bytes:
-        return b""
-
-    def push(self, chunk: NDArray[np.float32]) -> bytes:
-        return chunk.astype("<f4", copy=False).tobytes()
 
     def flush(self) -> bytes:
         return b""

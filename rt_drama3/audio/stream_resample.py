@@ -29,20 +29,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import soxr
 from numpy.typing import NDArray
 
 from rt_drama3.audio.pcm import checked_samples
+from rt_drama3.audio.resample import check_stream_rate
 from rt_drama3.errors import RequestError
 
 Quality: TypeAlias = Literal["low_latency", "high"]
 Samples: TypeAlias = NDArray[np.float32]
 
-MIN_STREAM_RATE = 8_000
-MAX_STREAM_RATE = 192_000
 MAX_HELD_SECONDS = 1.95e-3  # of the low-latency filter, which guarantees 2 ms
 
 _MAX_PHASES = 1_024  # beyond this (44100 to 44101) the tables outgrow the cache, then memory
@@ -86,7 +85,7 @@ class StreamResampler:
         self._returned = 0
         self._flushed = False
         phases = self.to_rate // math.gcd(self.from_rate, self.to_rate)
-        self._converter: _Converter
+        self._converter: _PassThrough | _Soxr | _Polyphase
         if self.from_rate == self.to_rate:
             self._converter = _PassThrough()
         elif quality == "high" or phases > _MAX_PHASES:
@@ -139,12 +138,6 @@ class StreamResampler:
             raise RequestError(
                 "The resampler was flushed, which ends its stream; create a new one for the next."
             )
-
-
-class _Converter(Protocol):
-    def push(self, chunk: Samples) -> Samples: ...
-
-    def flush(self, held: int) -> Samples: ...
 
 
 class _PassThrough:
@@ -347,17 +340,3 @@ def _aligned_zeros(shape: tuple[int, ...]) -> Samples:
     memory = np.zeros(count + _LINE, np.float32)
     skip = -(memory.ctypes.data // memory.itemsize) % _LINE
     return memory[skip : skip + count].reshape(shape)
-
-
-def check_stream_rate(rate: int, what: str) -> None:
-    """Refuses sample rates that streams do not support.
-
-    Raises:
-        RequestError: not an integer from ``MIN_STREAM_RATE`` to ``MAX_STREAM_RATE`` Hz.
-    """
-    if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
-        raise RequestError(f"The {what} must be an integer in Hz, not {rate!r}.")
-    if not MIN_STREAM_RATE <= rate <= MAX_STREAM_RATE:
-        raise RequestError(
-            f"The {what} is {rate} Hz; streams can have {MIN_STREAM_RATE} to {MAX_STREAM_RATE} Hz."
-        )

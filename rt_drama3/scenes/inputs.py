@@ -80,9 +80,7 @@ def _reference(entry: Any, number: int) -> tuple[str, Any]:
     _, source = _source(entry, what)
     if source is None:
         raise RequestError(f"{what} has neither audio nor vq_codes; give one of them.")
-    text = entry.get("text")
-    check_text(text, f"the text of {what}")
-    assert isinstance(text, str)
+    text = check_text(entry.get("text"), f"the text of {what}")
     speaker = entry.get("speaker")
     return text if speaker is None else _tagged(speaker, text, what), source
 
@@ -110,9 +108,7 @@ def _take(entry: Any, number: int) -> PreviousTake:
     elif isinstance(entry, Mapping):
         check_marks(entry, what)
         name, source = _source(entry, what)
-        text = entry.get("text")
-        check_text(text, f"the text of {what}")
-        assert isinstance(text, str)
+        text = check_text(entry.get("text"), f"the text of {what}")
         take = PreviousTake(text, **{} if source is None else {name: source})
     elif isinstance(entry, tuple | list) and len(entry) == 2:
         text, source = entry

@@ -129,9 +129,7 @@ def _previous(entry: object, config: ModelConfig, what: str) -> PreviousTake:
     if not isinstance(entry, Mapping):
         raise RequestError(f'{what} is a {_kind(entry)}; use an object with "text" and "codes".')
     check_marks(entry, what)
-    text = entry.get("text")
-    check_text(text, f"the text of {what}")
-    assert isinstance(text, str)
+    text = check_text(entry.get("text"), f"the text of {what}")
     codes, audio = entry.get("codes"), entry.get("audio")
     if codes is not None and audio is not None:
         raise RequestError(f"{what} has codes and audio; use one of them.")

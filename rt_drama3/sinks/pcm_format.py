@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rt_drama3.audio.pcm import checked_samples, s16le_to_float
-from rt_drama3.audio.stream_resample import check_stream_rate
+from rt_drama3.audio.resample import check_stream_rate
 from rt_drama3.errors import RequestError
 
 Encoding: TypeAlias = Literal["s16le", "f32le"]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rt_drama3.audio.stream_resample import check_stream_rate
+from rt_drama3.audio.resample import check_stream_rate
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks import pactl
 

@@ -41,8 +41,8 @@ _SYLLABIC = re.compile(
 _REPEATED_MARK = re.compile(r"([^\w\s])\1+")
 
 
-def check_text(text: object, what: str = "text") -> None:
-    """Validates text for the prompt.
+def check_text(text: object, what: str = "text") -> str:
+    """Validates text for the prompt and returns it.
 
     Punctuation or emoji alone is accepted although it has no speakable text (``has_speech``).
     Control characters are accepted too; ``flatten`` replaces them with spaces.
@@ -56,12 +56,14 @@ def check_text(text: object, what: str = "text") -> None:
             tag other than ``<|speaker:0|>`` .. ``<|speaker:15|>``, or only white space and speaker
             tags.
     """
-    if not _BLANK_RUN.sub("", SPEAKER_TAG.sub("", check_part(text, what))):
+    text = check_part(text, what)
+    if not _BLANK_RUN.sub("", SPEAKER_TAG.sub("", text)):
         raise RequestError(f"{what} is empty. Give it at least one word.")
+    return text
 
 
 def check_part(text: object, what: str = "text") -> str:
-    """Validates text as ``check_text`` does, but allows empty text; returns it."""
+    """Does what ``check_text`` does, but allows empty text."""
     if not isinstance(text, str):
         raise RequestError(f"{what} must be a string, not {type(text).__name__}.")
     try:

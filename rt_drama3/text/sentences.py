@@ -150,9 +150,7 @@ def complete_ends(text: str, *, normalized: bool = False) -> list[int]:
     ends.update(_line_ends(text))
     if not ends:
         return []
-    markup = list(MARKUP.finditer(text))
-    if normalized:
-        markup = [found for found in markup if not _is_loose(text, found)]
+    markup = _markup(text, normalized)
     limit = _open_markup(text, markup)
     inside = [found.span() for found in markup]
     inside += [(start, close.end()) for start, close in closing_tags(markup).items()]
@@ -171,9 +169,7 @@ def can_stand_alone(text: str, *, normalized: bool = False) -> bool:
     """
     if not any(map(str.isalnum, text)) or not _STANDING_END.search(text):
         return False
-    markup = list(MARKUP.finditer(text))
-    if normalized:
-        markup = [found for found in markup if not _is_loose(text, found)]
+    markup = _markup(text, normalized)
     if _open_markup(text, markup) < len(text):
         return False
     bare = text.rstrip(WHITE_SPACE + _CLOSING.replace("\\", ""))
@@ -233,10 +229,16 @@ def _line_ends(text: str) -> list[int]:
     return ends
 
 
-def _is_loose(text: str, tag: re.Match[str]) -> bool:
-    """Whether a tag need not be kept in one segment with its partner."""
-    name = tag["name"]
-    return bool(name) and (name.lower() in _LOOSE or text[tag.start() - 1 : tag.start()].isalnum())
+def _markup(text: str, normalized: bool) -> list[re.Match[str]]:
+    """The markup that must not be cut; normalisation needs no pair of loose tags in one segment."""
+
+    def is_loose(tag: re.Match[str]) -> bool:
+        name = tag["name"] or ""
+        joined = text[tag.start() - 1 : tag.start()].isalnum()  # as in List<String>
+        return bool(name) and (name.lower() in _LOOSE or joined)
+
+    found = MARKUP.finditer(text)
+    return [one for one in found if not (normalized and is_loose(one))]
 
 
 def _open_markup(text: str, markup: list[re.Match[str]]) -> int:

@@ -362,7 +362,7 @@ def test_default_bit_rate_is_limited_by_the_sample_rate() -> None:
     [
         ("mp4", 44_100, None, "is 'mp4'; use one of pcm, pcm_f32, wav, flac, opus, aac, mp3"),
         (["mp3"], 44_100, None, "is .'mp3'.; use one of"),
-        ("pcm", 7_999, None, "is 7999 Hz; streams can have 8000 to 192000 Hz"),
+        ("pcm", 7_999, None, "is 7999 Hz; rates from 8000 to 192000 Hz are supported"),
         ("wav", 44_100.0, None, "must be an integer in Hz, not 44100.0"),
         ("opus", 44_100, None, "no sample rate of 44100 Hz; use one of 48000, 24000, 16000"),
         ("mp3", 96_000, None, "no sample rate of 96000 Hz; use one of 48000, 44100, 32000"),

@@ -151,10 +151,6 @@ def _version(found: Match) -> str:
     return ("version " if found["v"] else "") + dot.join(map(read, parts))
 
 
-def _range(found: Match) -> str:
-    return f"{found[1]} to {found[2]}"
-
-
 def _mixed(found: Match) -> str:
     return f"{cardinal(int(found[1]))} and {fraction(int(found[2]), int(found[3]))}"
 
