@@ -71,6 +71,11 @@ class _Section:
         if not any(value == a and isinstance(value, bool) == isinstance(a, bool) for a in allowed):
             raise self.fail(key, f"only {', '.join(map(repr, allowed))} is supported")
 
+    def choice(self, key: str, *allowed: str) -> str:
+        """One of some strings; without the key, the first of them."""
+        self.equals(key, *allowed)
+        return str(self.values.get(key, allowed[0]))
+
     def sizes(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         value = self.values.get(key, default)
         if not isinstance(value, Sequence) or isinstance(value, str) or not value:
@@ -252,6 +257,7 @@ def parse_model_config(values: object, where: str = "config.json") -> ModelConfi
         )
     if start <= eos <= end:
         raise top.fail("eos_token_id", f"it must lie outside the semantic band {start}..{end}")
+    dtype_key = "dtype" if "dtype" in top.values else "torch_dtype"
     for key, value in (("semantic_end_token_id", end), ("eos_token_id", eos)):
         if value >= backbone.vocab_size:
             raise top.fail(key, f"the vocabulary has {backbone.vocab_size} tokens")
@@ -261,16 +267,9 @@ def parse_model_config(values: object, where: str = "config.json") -> ModelConfi
         semantic_start=start,
         semantic_end=end,
         eos=eos,
-        dtype=_dtype(top),
+        dtype=top.choice(dtype_key, "bfloat16", "float16", "float32"),
         fp8_experts=_fp8(top),
     )
-
-
-def _dtype(top: _Section) -> str:
-    """The dtype that the weights are stored in, from either spelling of the key."""
-    key = "dtype" if "dtype" in top.values else "torch_dtype"
-    top.equals(key, "bfloat16", "float16", "float32")
-    return str(top.values.get(key, "bfloat16"))
 
 
 def _fp8(top: _Section) -> bool:
@@ -335,15 +334,10 @@ def parse_codec_config(values: object, where: str = "codec_config.json") -> Code
         encoder_dim=top.integer("encoder_dim", base.encoder_dim),
         encoder_rates=top.sizes("encoder_rates", base.encoder_rates),
         rope_base=top.number("rope_base", base.rope_base, minimum=1.0),
-        rope_table_dtype=_rope_dtype(top, base.rope_table_dtype),
+        rope_table_dtype=top.choice("rope_table_dtype", base.rope_table_dtype, "float32"),
         encoder_transformer=optional.get("encoder_transformer", base.encoder_transformer),
         pre=optional.get("pre", base.pre),
     )
-
-
-def _rope_dtype(top: _Section, default: str) -> str:
-    top.equals("rope_table_dtype", default, "float32")
-    return str(top.values.get("rope_table_dtype", default))
 
 
 def parse_voice_config(values: object, where: str = "generation_config.json") -> VoiceConfig:

@@ -102,7 +102,9 @@ def speak(
             top_k=top_k,
             max_frames=max_frames,
             normalize=normalize,
-            **speak_inputs.scene_settings(drama.config, guidance, steer, previous_takes_file),
+            guidance=guidance,
+            steering=speak_inputs.steering_pairs(steer),
+            previous_takes=speak_inputs.previous_takes(previous_takes_file, drama.config),
         )
         speech = speak_inputs.open_speech(drama, request, best_of, asr_model)
         with common.progress_bar("speaking", MofNCompleteColumn()) as update:

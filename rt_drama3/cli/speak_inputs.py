@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rt_drama3.engine.best_of import FinishedTake
     from rt_drama3.engine.events import SpeechSummary
     from rt_drama3.engine.speech import Speech, SpeechRequest
+    from rt_drama3.scenes.takes import PreviousTake
 
 References: TypeAlias = Annotated[
     list[Path] | None,
@@ -182,21 +183,15 @@ def open_speech(
     return FinishedTake(best, best.durations, started)
 
 
-def scene_settings(
-    config: ModelConfig,
-    guidance: float | None,
-    steer: list[str] | None,
-    previous_takes_file: Path | None,
-) -> dict[str, Any]:
-    """Returns the keywords of ``SpeechRequest`` for these options.
+def previous_takes(path: Path | None, config: ModelConfig) -> list[PreviousTake]:
+    """Reads ``--previous-takes-file``, if there is one.
 
     Raises:
-        RequestError: an option cannot be used.
+        RequestError: the takes cannot be used.
     """
     from rt_drama3.scenes.takes import read_takes
 
-    takes = [] if previous_takes_file is None else read_takes(previous_takes_file, config)
-    return {"guidance": guidance, "steering": steering_pairs(steer), "previous_takes": takes}
+    return [] if path is None else read_takes(path, config)
 
 
 def write_take_out(path: Path | None, summary: SpeechSummary) -> None:

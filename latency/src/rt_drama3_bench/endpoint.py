@@ -6,26 +6,28 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from rt_drama3_bench.errors import BenchError
 
-DIALECTS = ("native", "fish-live", "fish-http", "openai")
-KEY_VARIABLES = {
-    "native": "RT_DRAMA3_CLIENT_API_KEY",
-    "fish-live": "FISH_API_KEY",
-    "fish-http": "FISH_API_KEY",
-    "openai": "OPENAI_API_KEY",
+
+class Dialect(NamedTuple):
+    """A dialect's route and schemes, its usual rate in Hz, and the variable of its key."""
+
+    route: str
+    schemes: tuple[str, str]  # without and with encryption
+    rate: int
+    key: str
+
+
+_SOCKET, _HTTP = ("ws", "wss"), ("http", "https")
+DIALECTS = {
+    "native": Dialect("/v1/stream", _SOCKET, 16_000, "RT_DRAMA3_CLIENT_API_KEY"),
+    "fish-live": Dialect("/v1/tts/live", _SOCKET, 24_000, "FISH_API_KEY"),
+    "fish-http": Dialect("/v1/tts", _HTTP, 24_000, "FISH_API_KEY"),
+    "openai": Dialect("/v1/audio/speech", _HTTP, 24_000, "OPENAI_API_KEY"),
 }
-ROUTES = {
-    "native": "/v1/stream",
-    "fish-live": "/v1/tts/live",
-    "fish-http": "/v1/tts",
-    "openai": "/v1/audio/speech",
-}
-RATES = {"native": 16_000, "fish-live": 24_000, "fish-http": 24_000, "openai": 24_000}
-_SOCKETS = ("native", "fish-live")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Endpoint:
     @property
     def asked_rate(self) -> int:
         """Samples per second that are asked for."""
-        return self.rate or RATES[self.dialect]
+        return self.rate or DIALECTS[self.dialect].rate
 
     @property
     def secure(self) -> bool:
@@ -92,7 +94,7 @@ class Endpoint:
     def path(self) -> str:
         """Path of the route: the address may end in it, in ``/v1`` or before that."""
         parts = urlsplit(self.url)
-        path, route = parts.path.rstrip("/"), ROUTES[self.dialect]
+        path, route = parts.path.rstrip("/"), DIALECTS[self.dialect].route
         if path.endswith(route):
             return path
         return path.removesuffix("/v1") + route
@@ -100,9 +102,9 @@ class Endpoint:
     @property
     def address(self) -> str:
         """The whole URL, of a WebSocket or for HTTP."""
-        schemes = ("ws", "wss") if self.dialect in _SOCKETS else ("http", "https")
+        scheme = DIALECTS[self.dialect].schemes[self.secure]
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{schemes[self.secure]}://{host}:{self.port}{self.path}"
+        return f"{scheme}://{host}:{self.port}{self.path}"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -142,7 +144,8 @@ def key_of(dialect: str, variable: str | None) -> str | None:
         BenchError: the named variable is not set.
     """
     if variable is None:
-        return os.environ.get(KEY_VARIABLES.get(dialect, "")) or None
+        known = DIALECTS.get(dialect)
+        return None if known is None else os.environ.get(known.key) or None
     key = os.environ.get(variable)
     if not key:
         raise BenchError(f"--key-env names {variable}, which is not set; export the key first.")
