@@ -10,7 +10,6 @@ import secrets
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Protocol
 
 OPUS_RATE = 48_000  # the clock of Opus in Ogg, independent of the rate of its input
 
@@ -26,29 +25,19 @@ _FIRST_PAGE, _MIDDLE_PAGE, _LAST_PAGE = 2, 0, 4
 _BITS_REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
 
 
-class Framing(Protocol):
-    """The container of one stream."""
+class BareFrames:
+    """The framing of one stream; here of packets that need no container: MPEG audio frames."""
 
     def header(self) -> bytes:
         """Returns the header of the stream; called once."""
-
-    def add(self, packet: bytes) -> bytes:
-        """Returns a packet framed for the stream, without delay."""
-
-    def end(self, packets: Sequence[bytes], samples: int) -> bytes:
-        """Returns the last packets and the end of a stream that has ``samples`` samples."""
-
-
-class BareFrames:
-    """Packets that need no container: MPEG audio frames."""
-
-    def header(self) -> bytes:
         return b""
 
     def add(self, packet: bytes) -> bytes:
+        """Returns a packet framed for the stream, without delay."""
         return packet
 
     def end(self, packets: Sequence[bytes], samples: int) -> bytes:
+        """Returns the last packets and the end of a stream that has ``samples`` samples."""
         return b"".join(self.add(packet) for packet in packets)
 
 
@@ -95,7 +84,7 @@ def flac_total(samples: int) -> bytes:
     return (0xF << 36 | samples & (1 << 36) - 1).to_bytes(5, "big")  # F ends the sample size, 15
 
 
-class OggOpus:
+class OggOpus(BareFrames):
     """Opus in Ogg (RFC 3533 and RFC 7845), one page per packet.
 
     The last page states the exact length, so that a decoder returns as many samples as went in.

@@ -40,7 +40,6 @@ from rt_drama3.audio.framing import (
     AdtsFrames,
     BareFrames,
     FlacFrames,
-    Framing,
     OggOpus,
 )
 from rt_drama3.audio.pcm import checked_samples, float_to_s16le
@@ -310,7 +309,7 @@ class _Compressed:
         return [bytes(packet) for packet in self._encode(frame)]
 
 
-def _framing(format: str, rate: int, extradata: bytes) -> Framing:
+def _framing(format: str, rate: int, extradata: bytes) -> BareFrames:
     if format == "opus":
         return OggOpus(extradata, rate, _PACKET_SECONDS)
     if format == "flac":

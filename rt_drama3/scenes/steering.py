@@ -10,6 +10,7 @@ prefix serves streams with and without steering.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -179,14 +180,11 @@ class SteeringStore:
         self._model = model
         self._measurable = measurable
         self.folder = folder
-        self._fingerprint: str | None = None
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Fingerprint of the model, computed on first use."""
-        if self._fingerprint is None:
-            self._fingerprint = fingerprint(self._model)
-        return self._fingerprint
+        return fingerprint(self._model)
 
     def path(self, name: str) -> Path:
         """Returns the path of a named vector, which need not exist.

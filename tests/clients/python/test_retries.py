@@ -120,8 +120,8 @@ def test_backoff_of_many_attempts_is_finite() -> None:
     from rt_drama3_client.outgoing import MAX_BACKOFF, Outgoing
 
     async def work() -> None:
-        async with AsyncClient() as client:
-            outgoing = Outgoing(client._pool, Settings(attempts=10**6))
+        async with AsyncClient(settings=Settings(attempts=10**6)) as client:
+            outgoing = Outgoing(client._pool)
             outgoing.inbox.timings.attempts = 10**5
             pause = outgoing._pause(server_error("not_ready", "wait.", retriable=True))
             assert pause is not None

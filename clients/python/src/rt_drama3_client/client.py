@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Sequence
 from typing import Self, Unpack
 
 from rt_drama3_client import routes
 from rt_drama3_client.address import Server, Settings, read_address, read_key
 from rt_drama3_client.clips import Clip
-from rt_drama3_client.connection import Connection
-from rt_drama3_client.errors import ClientClosed
 from rt_drama3_client.messages import Pong
 from rt_drama3_client.options import Options
+from rt_drama3_client.pool import Pool
 from rt_drama3_client.routes import Voice
 from rt_drama3_client.sources import TextSource, check_source
 from rt_drama3_client.speech import AsyncSpeech
@@ -42,9 +40,8 @@ class AsyncClient:
         api_key: str | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self._settings = settings or Settings()
-        self._server = Server(read_address(url), read_key(api_key), self._settings)
-        self._pool = _Pool(self._server)
+        self._server = Server(read_address(url), read_key(api_key), settings or Settings())
+        self._pool = Pool(self._server)
 
     def speak(self, text: TextSource, **options: Unpack[Options]) -> AsyncSpeech:
         """Speaks a text, or text that is still being written.
@@ -58,7 +55,7 @@ class AsyncClient:
             UsageError: it is not text, or an option is unknown.
         """
         check_source(text)
-        return AsyncSpeech(self._pool, self._settings, text, options)
+        return AsyncSpeech(self._pool, text, options)
 
     def stream(self, **options: Unpack[Options]) -> AsyncSpeech:
         """An utterance whose text is pushed: ``push``, ``flush``, ``finish``.
@@ -66,7 +63,7 @@ class AsyncClient:
         Raises:
             UsageError: an option is unknown.
         """
-        return AsyncSpeech(self._pool, self._settings, None, options)
+        return AsyncSpeech(self._pool, None, options)
 
     async def connect(self) -> float:
         """Opens a connection before the first utterance; returns the seconds it took.
@@ -125,54 +122,3 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-class _Pool:
-    """Idle connections, most recently used first; see ``outgoing.Pool``."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._idle: list[Connection] = []
-        # Weak, since nothing else holds a connection that has ended by itself.
-        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
-        self._closing: set[asyncio.Task[None]] = set()
-        self._closed = False
-
-    async def acquire(self) -> tuple[Connection, bool]:
-        while self._idle and not self._closed:
-            connection = self._idle.pop()
-            if connection.alive:
-                return connection, True
-            self._close_later(connection)
-        self._check_open()
-        connection = await Connection.open(self._server)
-        self._all.add(connection)
-        try:
-            self._check_open()
-        except ClientClosed:
-            await connection.close()
-            raise
-        return connection, False
-
-    def release(self, connection: Connection) -> None:
-        usable = connection.alive and not self._closed
-        if usable and len(self._idle) < self._server.settings.max_idle:
-            self._idle.append(connection)
-        else:
-            self._close_later(connection)
-
-    async def close(self) -> None:
-        self._closed = True
-        self._idle.clear()
-        await asyncio.gather(*(connection.close() for connection in list(self._all)))
-        if self._closing:
-            await asyncio.wait(self._closing)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClientClosed("the client was closed.")
-
-    def _close_later(self, connection: Connection) -> None:
-        task = asyncio.create_task(connection.close(), name="rt-drama3-client close")
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)

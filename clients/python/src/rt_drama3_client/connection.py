@@ -10,7 +10,7 @@ import os
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import (
@@ -33,7 +33,8 @@ from rt_drama3_client.errors import (
     UsageError,
     server_error,
 )
-from rt_drama3_client.messages import Pong, ServerMessage, pack, unpack
+from rt_drama3_client.inbox import Inbox
+from rt_drama3_client.messages import Pong, pack, unpack
 
 MAX_MESSAGE = 4 << 20  # bytes; only a take of hours would be larger
 # Status codes of a proxy or load balancer in front of the server.
@@ -41,28 +42,18 @@ _CODES = {401: "unauthorized", 403: "forbidden", 404: "no_such_route", 429: "ove
 _NO_ROUTE = frozenset((400, 404, 405, 426, 501))  # from servers that do not have this route
 
 
-class Listener(Protocol):
-    """Receives the messages of an utterance."""
-
-    async def take(self, name: str | None, message: ServerMessage) -> None:
-        """Handles a message about the utterance with that id; blocks while there is no room."""
-
-    def lost(self, error: ClientError) -> None:
-        """Handles the end of the connection."""
-
-
 class Connection:
     """An open connection, for one utterance at a time. Use ``Connection.open``.
 
     Attributes:
         seconds: time it took to open.
-        listener: receives the messages.
+        listener: receives the messages of the current utterance.
         failure: why it ended; None while it is open.
     """
 
     def __init__(self, socket: ClientConnection, settings: Settings, seconds: float) -> None:
         self.seconds = seconds
-        self.listener: Listener | None = None
+        self.listener: Inbox | None = None
         self.failure: ClientError | None = None
         self._socket = socket
         self._settings = settings

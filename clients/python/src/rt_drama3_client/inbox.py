@@ -135,14 +135,14 @@ class Inbox:
         return Cancelled(self.request_id, 0, sent.seconds, sent, acknowledged=not begun)
 
     def lost(self, error: ClientError) -> None:
-        """Handles the end of the connection; see ``Listener``."""
+        """Handles the end of the connection."""
         if self.failure is None:
             self.failure = error
         self._ended(False)
         self.notify()
 
     async def take(self, name: str | None, message: ServerMessage) -> None:
-        """Handles a message; see ``Listener``."""
+        """Handles a message about the utterance with that id; blocks while there is no room."""
         if isinstance(message, Ready):
             self.ready = message
             self.timings.ready = time.perf_counter() - self._started

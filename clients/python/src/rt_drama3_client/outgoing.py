@@ -5,27 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
-from rt_drama3_client.address import Settings
 from rt_drama3_client.connection import Connection
 from rt_drama3_client.errors import ClientError, ServerError, ServerSilent, SpeechCancelled
 from rt_drama3_client.inbox import Inbox
 from rt_drama3_client.messages import Cancelled, pack
+from rt_drama3_client.pool import Pool
 
 FULL_SECONDS = 0.5  # delay before retrying at a full server that does not say when
 MAX_BACKOFF = 2.0  # seconds
 DOUBLINGS = 16  # limit of the exponent of the backoff, against overflow
-
-
-class Pool(Protocol):
-    """A pool of connections."""
-
-    async def acquire(self) -> tuple[Connection, bool]:
-        """Returns a connection, and whether it was already open."""
-
-    def release(self, connection: Connection) -> None:
-        """Returns a connection to the pool."""
 
 
 class Outgoing:
@@ -40,12 +30,12 @@ class Outgoing:
         failure: why it failed permanently.
     """
 
-    def __init__(self, pool: Pool, settings: Settings) -> None:
-        self.inbox = Inbox(settings.buffer_bytes, self._ended)
+    def __init__(self, pool: Pool) -> None:
+        self.inbox = Inbox(pool.settings.buffer_bytes, self._ended)
         self.connection: Connection | None = None
         self.failure: ClientError | None = None
         self._pool = pool
-        self._settings = settings
+        self._settings = pool.settings
         self._opening: asyncio.Task[tuple[Connection, bool]] | None = None
         self._lock = asyncio.Lock()
         self._began: float | None = None  # the first attempt

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Self
 
-from rt_drama3_client.address import Settings
 from rt_drama3_client.audio_files import AudioFile, check_fits, format_of, with_sizes
 from rt_drama3_client.errors import (
     ClientError,
@@ -19,7 +18,8 @@ from rt_drama3_client.errors import (
 )
 from rt_drama3_client.messages import AudioChunk, Cancelled, Done, Event, Pong, Ready, Segment, pack
 from rt_drama3_client.options import check, start_message
-from rt_drama3_client.outgoing import Outgoing, Pool
+from rt_drama3_client.outgoing import Outgoing
+from rt_drama3_client.pool import Pool
 from rt_drama3_client.sources import FLUSH, MESSAGE_CHARACTERS, TextSource, cut, parts
 from rt_drama3_client.timings import Timings
 
@@ -34,26 +34,19 @@ class AsyncSpeech:
     within ``async with``, where the end of the block does.
 
     Args:
-        pool: the client's pool.
-        settings: the client's settings.
+        pool: the client's connections.
         source: the text; None if it is pushed.
         options: see ``Options``.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        settings: Settings,
-        source: TextSource | None,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, pool: Pool, source: TextSource | None, options: Mapping[str, Any]) -> None:
         check(options)
         if isinstance(source, str) and len(source) > MESSAGE_CHARACTERS:
             source = list(cut(source))
-        self._settings = settings
+        self._settings = pool.settings
         self._source = source
         self._options = dict(options)
-        self._outgoing = Outgoing(pool, settings)
+        self._outgoing = Outgoing(pool)
         self._inbox = self._outgoing.inbox
         self._pushed = 0  # characters
         self._text_ended = False
