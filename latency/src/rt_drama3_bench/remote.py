@@ -61,7 +61,7 @@ def peer(
     elif cut and not any(u.silent is not None for u in cut):
         result.notes.append("barge-in: this dialect has no answer to it; not measured")
     judge_failures(result, [*spoken, *cut])
-    _judge_continuity(result, "", spoken)
+    judge_continuity(result, spoken)
     judge_seams(result, spoken)
 
 
@@ -85,6 +85,17 @@ def judge_failures(result: Result, records: Sequence[Recording]) -> None:
     result.add("failed", "share", [float(one.error is not None) for one in records], minor=True)
     detail = f"of {len(records)}" + (f", the first with: {errors[0]}" if errors else "")
     result.judge("utterances that failed", len(errors), 0, detail=detail)
+
+
+def judge_continuity(
+    result: Result, spoken: Sequence[Recording], name: str = "continuity", limit: float = TOLERATED
+) -> None:
+    """Judges the longest underrun, in milliseconds, if anything was spoken."""
+    found = [metrics.measure(one) for one in spoken if one.error is None]
+    if found:
+        worst = max(m.underrun_worst_ms for m in found)
+        detail = f"{sum(m.gapless for m in found)} of {len(found)} without any"
+        result.judge(f"{name}: worst underrun, ms", worst, limit, detail=detail)
 
 
 def judge_seams(result: Result, spoken: Sequence[Recording]) -> None:
@@ -300,17 +311,6 @@ async def converse(
     finally:
         await caller.close()
     return first, spoken, cut
-
-
-def _judge_continuity(result: Result, prefix: str, spoken: Sequence[Recording]) -> None:
-    found = [metrics.measure(one) for one in spoken if one.error is None]
-    if not found:
-        return
-    worst = max(m.underrun_worst_ms for m in found)
-    gapless = sum(m.gapless for m in found)
-    detail = f"{gapless} of {len(found)} without any"
-    name = f"{prefix}continuity: worst underrun, ms"
-    result.judge(name, worst, TOLERATED, detail=detail)
 
 
 def _known(records: Sequence[Recording], figure: Callable[[Metrics], float | None]) -> list[float]:

@@ -84,9 +84,8 @@ def _engine(result: Result, drama: Drama3) -> None:
     )
     result.judge("audio of other groupings: largest difference", apart, 1e-3)
     remote.judge_seams(result, ours)
+    remote.judge_continuity(result, ours, "continuity of the engine", SLACK)
     found = [metrics.measure(one) for one in ours]
-    worst = max(m.underrun_worst_ms for m in found)
-    result.judge("continuity of the engine: worst underrun, ms", worst, SLACK)
     share = percentile([(m.first_pcm_ms or 0) / (m.total_ms or 1) for m in found], 0.5)
     result.judge("ratio: first audio by the whole utterance", share, 0.5)
 

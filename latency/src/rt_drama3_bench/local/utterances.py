@@ -19,10 +19,9 @@ from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.events import Audio
 from rt_drama3.engine.speech import SpeechRequest
-from rt_drama3_bench import metrics
 from rt_drama3_bench.local.ratios import measure as measure_ratios
 from rt_drama3_bench.metrics import Arrival, Recording
-from rt_drama3_bench.remote import SENTENCE, judge_seams
+from rt_drama3_bench.remote import SENTENCE, judge_continuity, judge_seams
 from rt_drama3_bench.result import Result
 
 
@@ -139,5 +138,4 @@ def _judge(result: Result, ours: Sequence[Recording], spoken: dict[str, list[Rec
     whole = [one.audio() for records in spoken.values() for one in records[:1]]
     same = all(len(a) == len(whole[0]) and np.allclose(a, whole[0], atol=1e-3) for a in whole)
     result.facts["every variant gives the same audio"] = str(same).lower()
-    worst = max(metrics.measure(one).underrun_worst_ms for one in ours)
-    result.judge("continuity: worst underrun, ms", worst, metrics.TOLERATED)
+    judge_continuity(result, ours)
