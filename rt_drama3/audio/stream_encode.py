@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,59 +55,39 @@ class AudioFormat:
     """Properties of a format that clients may choose.
 
     Attributes:
-        content_type: its MIME type.
         rates: supported sample rates in Hz; None if any from 8000 to 192000 is.
         bitrate: default in bit/s; None if the format has no bit rate.
-    """
-
-    content_type: str
-    rates: tuple[int, ...] | None = None
-    bitrate: int | None = None
-
-
-@dataclass(frozen=True)
-class _Codec:
-    """FFmpeg's encoder of a format.
-
-    Attributes:
-        name: name of the encoder.
-        samples: its sample format.
+        encoder: FFmpeg's name of the encoder; empty for PCM, which needs none.
+        samples: the encoder's sample format.
         options: its private options.
     """
 
-    name: str
-    samples: str
-    options: Mapping[str, str]
+    rates: tuple[int, ...] | None = None
+    bitrate: int | None = None
+    encoder: str = ""
+    samples: str = "fltp"
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
+_MP3_RATES = (48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000)
+_OPUS_RATES = (48_000, 24_000, 16_000, 12_000, 8_000)
+_OPUS_FRAME = {"frame_duration": f"{_PACKET_SECONDS * 1_000:g}"}
 FORMATS: Mapping[str, AudioFormat] = {
-    "pcm": AudioFormat("audio/pcm"),
-    "pcm_f32": AudioFormat("audio/pcm;encoding=float;bits=32"),
-    "wav": AudioFormat("audio/wav"),
-    "flac": AudioFormat("audio/flac"),
-    "opus": AudioFormat(
-        "audio/ogg;codecs=opus", (48_000, 24_000, 16_000, 12_000, 8_000), bitrate=64_000
-    ),
-    "aac": AudioFormat("audio/aac", ADTS_RATES, bitrate=96_000),
-    "mp3": AudioFormat(
-        "audio/mpeg",
-        (48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000),
-        bitrate=128_000,
-    ),
+    "pcm": AudioFormat(),
+    "pcm_f32": AudioFormat(),
+    "wav": AudioFormat(),
+    # Higher levels have long frames.
+    "flac": AudioFormat(None, None, "flac", "s16", {"compression_level": "2"}),
+    "opus": AudioFormat(_OPUS_RATES, 64_000, "libopus", "flt", _OPUS_FRAME),
+    "aac": AudioFormat(ADTS_RATES, 96_000, "aac"),
+    # With the bit reservoir a frame would wait for bits that later frames leave over.
+    "mp3": AudioFormat(_MP3_RATES, 128_000, "libmp3lame", options={"reservoir": "0"}),
 }
 
 # File extensions and the names of their formats.
 EXTENSIONS = {
     **{".wav": "wav", ".flac": "flac", ".mp3": "mp3", ".opus": "opus", ".ogg": "opus"},
     **{".aac": "aac", ".pcm": "pcm", ".raw": "pcm"},
-}
-
-_CODECS: Mapping[str, _Codec] = {
-    "flac": _Codec("flac", "s16", {"compression_level": "2"}),  # higher levels have long frames
-    "opus": _Codec("libopus", "flt", {"frame_duration": f"{_PACKET_SECONDS * 1_000:g}"}),
-    "aac": _Codec("aac", "fltp", {}),
-    # With the bit reservoir a frame would wait for bits that later frames leave over.
-    "mp3": _Codec("libmp3lame", "fltp", {"reservoir": "0"}),
 }
 
 _KBIT = 1_000
@@ -157,7 +137,7 @@ class StreamEncoder:
 
     Attributes:
         format, sample_rate, bitrate: as given or chosen; the bit rate is None if there is none.
-        content_type: the format's MIME type.
+        samples: number of samples pushed so far.
 
     Raises:
         RequestError: the format is unknown or does not support the rate or bit rate.
@@ -176,11 +156,11 @@ class StreamEncoder:
         self.format = format
         self.sample_rate = int(sample_rate)
         self.bitrate = _bitrate(format, self.sample_rate, facts.bitrate, bitrate)
-        self.content_type = facts.content_type
+        self.samples = 0
         self._flushed = False
         self._begun = False
         self._coder: _Pcm | _Compressed
-        if format in _CODECS:
+        if facts.encoder:
             self._coder = _Compressed(format, self.sample_rate, self.bitrate)
         else:
             self._coder = _Pcm(format, self.sample_rate)
@@ -203,6 +183,7 @@ class StreamEncoder:
         chunk = checked_samples(samples)
         if chunk.size == 0:
             return b""
+        self.samples += chunk.size
         return self._header() + self._coder.push(chunk)
 
     def flush(self) -> bytes:
@@ -217,7 +198,7 @@ class StreamEncoder:
         """
         self._check_open()
         self._flushed = True
-        return self._header() + self._coder.flush()
+        return self._header() + self._coder.flush(self.samples)
 
     def _header(self) -> bytes:
         if self._begun:
@@ -247,7 +228,7 @@ class _Pcm:
             return chunk.astype("<f4", copy=False).tobytes()
         return float_to_s16le(chunk)
 
-    def flush(self) -> bytes:
+    def flush(self, samples: int) -> bytes:
         return b""
 
 
@@ -255,12 +236,11 @@ class _Compressed:
     """FFmpeg's encoder with our framing of its packets."""
 
     def __init__(self, format: str, rate: int, bitrate: int | None) -> None:
-        codec = _CODECS[format]
+        codec = FORMATS[format]
         self._sample_format = codec.samples
         self._rate = rate
-        self._taken = 0
         try:
-            context = cast(AudioCodecContext, av.CodecContext.create(codec.name, "w"))
+            context = cast(AudioCodecContext, av.CodecContext.create(codec.encoder, "w"))
             context.sample_rate = rate
             context.layout = "mono"
             context.format = codec.samples
@@ -285,16 +265,15 @@ class _Compressed:
         return self._framing.header()
 
     def push(self, chunk: NDArray[np.float32]) -> bytes:
-        self._taken += chunk.size
         samples = np.concatenate([self._waiting, chunk])
         whole = samples.size // self._frame_size * self._frame_size
         self._waiting = samples[whole:].copy()
         frames = samples[:whole].reshape(-1, self._frame_size)
         return b"".join(self._framing.add(packet) for row in frames for packet in self._frame(row))
 
-    def flush(self) -> bytes:
+    def flush(self, samples: int) -> bytes:
         packets = self._frame(self._waiting) if self._waiting.size else []
-        return self._framing.end(packets + self._packets(None), self._taken)
+        return self._framing.end(packets + self._packets(None), samples)
 
     def _frame(self, samples: NDArray[np.float32]) -> list[bytes]:
         if self._sample_format == "s16":

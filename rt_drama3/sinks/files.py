@@ -238,18 +238,14 @@ class EncodedSink(ByteSink):
         rate = rate_for(self._encoding, format.rate)
         self._encoder = StreamEncoder(self._encoding, rate, bitrate=self._bitrate)
         self._resampler = StreamResampler(format.rate, rate, "high")
-        self._count = 0  # samples encoded
 
     def _samples(self, pcm: Pcm, format: PcmFormat) -> None:
         frames = with_channels(format.frames(pcm), 1)[:, 0]
-        samples = self._resampler.push(np.ascontiguousarray(frames))
-        self._count += samples.size
-        data = self._encoder.push(samples)
+        data = self._encoder.push(self._resampler.push(np.ascontiguousarray(frames)))
         if data:
             self._put(data)
 
     def _end(self) -> None:
-        rest = self._resampler.flush()
-        self._put(self._encoder.push(rest) + self._encoder.flush())
+        self._put(self._encoder.push(self._resampler.flush()) + self._encoder.flush())
         if self._encoding == "flac" and self._owned:  # some readers need the count
-            self._correct(FLAC_TOTAL, flac_total(self._count + rest.size))
+            self._correct(FLAC_TOTAL, flac_total(self._encoder.samples))
