@@ -316,14 +316,18 @@ def load(
     dtype: torch.dtype | str | None = None,
     revision: str | None = None,
     threads: int | None = None,
+    codec: str | Path | None = None,
+    tensor_map: str | Path | None = None,
+    head_order: str | None = None,
     engine: EngineConfig | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Drama3:
     """Loads a checkpoint.
 
     Args:
-        name_or_path: "nano" (the embedded voice), a folder in the official layout, or a hub id such
-            as "fishaudio/drama-3".
+        name_or_path: "nano" (the embedded voice), a folder, a GGUF or safetensors file, a hub id
+            such as "fishaudio/drama-3", or a hub id with a file ("Jmica/Drama-3-GGUF:NAME.gguf").
+            Its layout is found out (docs/model.md, 12).
         device: "auto" (CUDA when there is one), "cpu" or "cuda" ("cuda:1").
         dtype: of weights and activations; None picks bfloat16 on CUDA and for large models, float32
             for small models on a CPU.
@@ -331,13 +335,17 @@ def load(
         threads: CPU threads that this checkpoint computes with; None picks one for small models
             (faster than several) and torch's own choice for large ones. The rest of the process
             keeps its own. Ignored on CUDA.
+        codec: folder, file or hub id of another codec; None takes that of the checkpoint.
+        tensor_map: JSON file that says where tensors are, for files whose names are not known.
+        head_order: "semantic-eos" or "eos-semantic": the order of a head that has only the rows
+            that are sampled; None is what its container usually has.
         engine: settings of the engine behind ``generate`` and ``stream``; None reads the
             environment.
         progress: called with (bytes loaded, bytes in all).
 
     Raises:
         CheckpointError: the checkpoint is missing, incomplete or unsupported.
-        ConfigError: ``threads`` is below 1.
+        ConfigError: ``threads`` is below 1, or ``head_order`` is another order.
         DeviceError: the device does not exist.
     """
     loaded = load_model(
@@ -346,6 +354,9 @@ def load(
         dtype=dtype,
         revision=revision,
         threads=threads,
+        codec=codec,
+        tensor_map=tensor_map,
+        head_order=head_order,
         progress=progress,
     )
     return Drama3(loaded, engine)

@@ -74,11 +74,16 @@ def load_model(
     dtype: torch.dtype | str | None = None,
     revision: str | None = None,
     threads: int | None = None,
+    codec: str | Path | None = None,
+    tensor_map: str | Path | None = None,
+    head_order: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LoadedModel:
     """Loads a checkpoint; arguments and errors are those of ``rt_drama3.load``."""
-    path = checkpoint.resolve(str(name_or_path), revision)
-    config = checkpoint.read_config(path)
+    found = checkpoint.open_checkpoint(
+        name_or_path, revision, codec=codec, tensor_map=tensor_map, head_order=head_order
+    )
+    config = found.config
     where = pick_device(device)
     parameters = sum(p.numel() for p in SpeechModel(config).parameters())
     kind = pick_dtype(dtype, where, parameters)
@@ -87,16 +92,17 @@ def load_model(
     if where.type == "cpu" and threads is None:
         threads = pick_threads(parameters, torch.get_num_threads())
     # The codec first: its file is held whole for a moment, which the language model then outgrows.
-    codec = checkpoint.load_codec(path, where, torch.float32 if where.type == "cpu" else kind)
-    model = checkpoint.load_model(path, config, where, kind, progress)
-    voice, tokenizer = checkpoint.read_voice_config(path), checkpoint.load_tokenizer(path, config)
+    spoken = checkpoint.load_codec(found, where, torch.float32 if where.type == "cpu" else kind)
+    model = checkpoint.load_model(found, config, where, kind, progress)
+    voice = checkpoint.read_voice_config(found.files)
+    tokenizer = checkpoint.load_tokenizer(found.files, config)
     threads = threads if where.type == "cpu" else None
     return LoadedModel(
         model=model,
-        codec=codec,
+        codec=spoken,
         prompts=PromptBuilder(tokenizer, config, voice.reads_directions, voice.normalizes),
         sampling=voice.sampling,
-        references=References(codec, voice.fixed_voice, threads),
+        references=References(spoken, voice.fixed_voice, threads),
         steering=SteeringStore(model, None, voice.reads_directions),
         segments=voice.segments,
         threads=threads,

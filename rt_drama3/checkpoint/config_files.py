@@ -129,9 +129,9 @@ def _backbone(text: _Section) -> BackboneConfig:
         per_layer = (text.integer("num_experts"),) * layers
     if len(per_layer) != layers:
         raise text.fail("num_experts", f"one count or a list of {layers} counts is needed")
-    top = text.integer("num_experts_per_tok")
-    if top > min(per_layer):
-        raise text.fail("num_experts_per_tok", f"at most {min(per_layer)} experts exist")
+    top = text.integer("num_experts_per_tok")  # or all, in a layer that has fewer
+    if top > max(per_layer):
+        raise text.fail("num_experts_per_tok", f"at most {max(per_layer)} experts exist")
     heads, kv = text.integer("num_attention_heads"), text.integer("num_key_value_heads")
     if heads % kv:
         raise text.fail("num_key_value_heads", f"it must divide the {heads} attention heads")
@@ -239,7 +239,11 @@ def parse_model_config(values: object, where: str = "config.json") -> ModelConfi
     architectures = top.values.get("architectures", ["FishOmniModel"])
     if architectures != ["FishOmniModel"]:
         raise top.fail("architectures", "['FishOmniModel'] is needed")
-    top.equals("model_type", "fish_omni")
+    if top.values.get("ct2_layout_version") is not None:
+        raise top.fail(
+            "ct2_layout_version", "CTranslate2's layout is not supported; use another form"
+        )
+    top.equals("model_type", "fish_omni", "fish_drama3")  # the second is mlx-audio's
     top.equals("fish_schema_version", 1)
     top.equals("speech_template_version", "reference-bracket-v1")
     if top.values.get("audio_encoder_config"):
@@ -276,7 +280,8 @@ def _fp8(top: _Section) -> bool:
     if top.values.get("quantization_config") is None:
         return False
     quant = top.section("quantization_config")
-    quant.equals("quant_method", "bsgemm-moe", default=None)
+    if quant.values.get("quant_method") not in ("bsgemm-moe", "fp8"):
+        return False  # it depends on the tensors
     quant.equals("activation_scheme", "dynamic")
     quant.equals("weight_block_size", [128, 128])
     return True

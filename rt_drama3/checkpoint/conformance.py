@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rt_drama3.checkpoint.inventory import DENSE, EXPERT, SCALE, TensorSpec
-from rt_drama3.checkpoint.tensors import Entry
+from rt_drama3.checkpoint.views import View
 from rt_drama3.errors import CheckpointError
 
 DTYPES = {
@@ -37,8 +37,12 @@ class Differences:
     unexpected: Sequence[str]
     misfits: Sequence[str]
 
-    def require_none(self, directory: object) -> None:
+    def require_none(self, place: object, advice: str) -> None:
         """Refuses any difference.
+
+        Args:
+            place: the checkpoint, for the message.
+            advice: what to do.
 
         Raises:
             CheckpointError: naming the first of each kind.
@@ -49,10 +53,7 @@ class Differences:
             *_fault("is wrong:", self.misfits),
         ]
         if faults:
-            raise CheckpointError(
-                f"{directory} {'; it '.join(faults)}. Weights and config.json must come from the "
-                "same checkpoint; 'rt-drama3 model info' lists every difference."
-            )
+            raise CheckpointError(f"{place} {'; it '.join(faults)}. {advice}")
 
 
 def _fault(what: str, names: Sequence[str]) -> list[str]:
@@ -62,33 +63,25 @@ def _fault(what: str, names: Sequence[str]) -> list[str]:
     return [f"{what} {names[0]}{more}"]
 
 
-def compare(entries: Mapping[str, Entry], specs: Mapping[str, TensorSpec]) -> Differences:
-    """Compares stored tensors with the inventory of the config."""
+def compare(views: Mapping[str, View], specs: Mapping[str, TensorSpec]) -> Differences:
+    """Compares the tensors of a checkpoint with the inventory of its config."""
     misfits = []
     for name, spec in specs.items():
-        entry = entries.get(name)
-        if entry is None:
+        view = views.get(name)
+        if view is None:
             continue
-        if entry.shape not in (spec.shape, spec.also):
+        if view.shape not in (spec.shape, spec.also):
             also = f" or {list(spec.also)}" if spec.also else ""
             wanted = f"{list(spec.shape)}{also}"
-            misfits.append(f"{name} has shape {list(entry.shape)} instead of {wanted}")
-        elif entry.dtype not in DTYPES[spec.kind]:
+            misfits.append(f"{name} has shape {list(view.shape)} instead of {wanted}")
+        elif view.dtype not in DTYPES[spec.kind] and not (view.quantised and spec.kind == DENSE):
             wanted = " or ".join(DTYPES[spec.kind])
-            misfits.append(f"{name} is {entry.dtype} instead of {wanted}{_fp8_hint(entry, spec)}")
+            misfits.append(f"{name} is {view.dtype} instead of {wanted}")
     return Differences(
-        missing=[name for name in specs if name not in entries],
-        unexpected=[name for name in entries if name not in specs],
+        missing=[name for name in specs if name not in views],
+        unexpected=[name for name in views if name not in specs],
         misfits=misfits,
     )
-
-
-def _fp8_hint(entry: Entry, spec: TensorSpec) -> str:
-    if spec.kind == EXPERT:
-        return ", which the quantization_config of config.json declares"
-    if spec.family == "experts" and entry.dtype == "F8_E4M3":
-        return ": FP8 experts need the quantization_config in config.json"
-    return ""
 
 
 def check_numbers(name: str, tensor: Tensor, kind: str) -> None:

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from rt_drama3.checkpoint.config_files import parse_model_config
+from torch import Tensor
+
+from rt_drama3.checkpoint.codec_files import read_codec
 from rt_drama3.checkpoint.conformance import Differences, compare
-from rt_drama3.checkpoint.experts import official_entries, with_stored_experts
-from rt_drama3.checkpoint.files import (
-    CODEC,
-    CONFIG,
-    check_codec_fits,
-    read_codec_config,
-    read_json,
-    read_voice_config,
-    require,
-)
-from rt_drama3.checkpoint.inventory import inventory
-from rt_drama3.checkpoint.load import read_codec_file
-from rt_drama3.checkpoint.tensors import Scan, scan
+from rt_drama3.checkpoint.experts import with_fp8
+from rt_drama3.checkpoint.files import Files, check_codec_fits, read_voice_config
+from rt_drama3.checkpoint.inventory import SCALE, inventory
+from rt_drama3.checkpoint.opened import Checkpoint, opened
 from rt_drama3.checkpoint.tokenizer import load_tokenizer
+from rt_drama3.checkpoint.views import View, entry_view
 from rt_drama3.codec import codec_inventory, has_encode_half
-from rt_drama3.codec.official import unwrap_codec_state
+from rt_drama3.codec.official import squeezed, unwrap_codec_state
 from rt_drama3.config import CodecConfig, ModelConfig, SamplingConfig
 from rt_drama3.errors import CheckpointError
 
@@ -35,6 +28,7 @@ _Result = TypeVar("_Result")
 
 _SHOWN = 3  # names in one problem
 _UNKNOWN = "not in the inventory"
+_FRIENDLY = {"F8_E4M3": "FP8", **dict.fromkeys(("BF16", "F16", "F32"), "not quantised")}
 _MODEL_CARD_LICENCE = re.compile(r"^license_name:\s*(\S.*)$|^license:\s*(\S.*)$", re.MULTILINE)
 
 
@@ -66,6 +60,7 @@ class CheckpointInfo:
         parameters: values of the language model without block scales.
         family_bytes: bytes on disk of each family of tensors.
         dtype_bytes: bytes on disk of each stored dtype.
+        expert_dtypes: what routed experts are stored as.
         config: what ``config.json`` says, experts as stored.
         candidates: main tokens that can be sampled.
         codec: contents of ``codec.pth``.
@@ -81,6 +76,7 @@ class CheckpointInfo:
     parameters: int = 0
     family_bytes: dict[str, int] = field(default_factory=dict)
     dtype_bytes: dict[str, int] = field(default_factory=dict)
+    expert_dtypes: list[str] = field(default_factory=list)
     config: ModelConfig | None = None
     candidates: int | None = None
     codec: CodecInfo | None = None
@@ -101,7 +97,7 @@ class CheckpointInfo:
         yield "dtypes", _sizes(self.dtype_bytes)
         yield "families", _sizes(self.family_bytes)
         if self.config is not None:
-            yield from _config_rows(self.config)
+            yield from _config_rows(self.config, self.expert_dtypes)
         if self.codec is not None:
             halves = "encode and decode" if self.codec.encoder else "decode only"
             rate = self.codec.sample_rate / self.codec.frame_samples
@@ -122,29 +118,33 @@ class CheckpointInfo:
         return "as audio or codes"
 
 
-def inspect(directory: Path) -> CheckpointInfo:
-    """Describes a checkpoint folder without loading its weights.
+def inspect(place: Path | Checkpoint) -> CheckpointInfo:
+    """Describes a checkpoint without loading its weights.
 
     Missing or damaged parts become problems in the result instead of exceptions.
     """
-    info = CheckpointInfo(str(directory), licence=_licence(directory))
-    found = scan(directory)
+    checkpoint = opened(place)
+    info = CheckpointInfo(str(checkpoint.path), licence=_licence(checkpoint.files))
+    found = checkpoint.found
     info.problems += found.problems
     info.files = dict(Counter(entry.shard for entry in found.entries.values()))
-    config = _isolated(info, lambda: _read_config(directory))
-    if config is not None and found.entries:
-        stored = config
-        config = _isolated(info, lambda: with_stored_experts(stored, found)) or stored
-    info.config = config
+    config = info.config = _isolated(info, lambda: checkpoint.declared)
+    views = {name: entry_view(entry) for name, entry in found.entries.items()}
+    if config is not None and views:
+        adapted = _isolated(info, lambda: checkpoint.adapted)
+        if adapted is not None:
+            settled = _isolated(info, lambda: checkpoint.settled)
+            info.config, views = settled or with_fp8(config, adapted.views)
+    config = info.config
     info.candidates = None if config is None else config.candidates
-    _add_tensors(info, found, config)
-    info.codec = _isolated(info, lambda: _codec(info, directory, config))
-    voice = _isolated(info, lambda: read_voice_config(directory))
+    _add_tensors(info, views, config)
+    info.codec = _isolated(info, lambda: _codec(info, checkpoint, config))
+    voice = _isolated(info, lambda: read_voice_config(checkpoint.files))
     if voice is not None:
         info.sampling, info.fixed_voice = voice.sampling, voice.fixed_voice
     if config is not None:
         known = config
-        _isolated(info, lambda: load_tokenizer(directory, known))
+        _isolated(info, lambda: load_tokenizer(checkpoint.files, known))
     return info
 
 
@@ -156,28 +156,25 @@ def _isolated(info: CheckpointInfo, read: Callable[[], _Result]) -> _Result | No
         return None
 
 
-def _read_config(directory: Path) -> ModelConfig:
-    path = require(directory, CONFIG)
-    return parse_model_config(read_json(path), str(path))
-
-
-def _add_tensors(info: CheckpointInfo, found: Scan, config: ModelConfig | None) -> None:
-    entries = found.entries
-    if config is not None:
-        layers = config.backbone.layers
-        entries = _isolated(info, lambda: official_entries(found, layers)) or entries
+def _add_tensors(
+    info: CheckpointInfo, views: Mapping[str, View], config: ModelConfig | None
+) -> None:
     specs = {} if config is None else inventory(config)
     families: Counter[str] = Counter()
+    experts: set[str] = set()
     dtypes: Counter[str] = Counter()
-    for name, entry in entries.items():
+    for name, view in views.items():
         spec = specs.get(name)
-        families[spec.family if spec else _UNKNOWN] += entry.nbytes
-        dtypes[entry.dtype] += entry.nbytes
-        info.parameters += 0 if name.endswith("weight_scale_inv") else entry.elements
+        families[spec.family if spec else _UNKNOWN] += view.nbytes
+        dtypes[view.dtype] += view.nbytes
+        info.parameters += 0 if name.endswith("weight_scale_inv") else view.elements
+        if spec and spec.family == "experts" and spec.kind != SCALE:
+            experts.add(view.dtype)
+    info.expert_dtypes = sorted(experts)
     info.family_bytes, info.dtype_bytes = dict(families), dict(dtypes)
-    if config is None or not entries:
+    if config is None or not views:
         return
-    differences: Differences = compare(entries, specs)
+    differences: Differences = compare(views, specs)
     info.missing = list(differences.missing)
     info.unexpected = list(differences.unexpected)
     info.misfits = list(differences.misfits)
@@ -187,63 +184,56 @@ def _add_tensors(info: CheckpointInfo, found: Scan, config: ModelConfig | None) 
     info.problems += info.misfits
 
 
-def _codec(info: CheckpointInfo, directory: Path, model: ModelConfig | None) -> CodecInfo:
-    config = read_codec_config(directory)
+def _codec(info: CheckpointInfo, checkpoint: Checkpoint, model: ModelConfig | None) -> CodecInfo:
+    found = read_codec(checkpoint)
+    config = found.config
     if model is not None:
         _isolated(info, lambda: check_codec_fits(model, config))
-    state = unwrap_codec_state(read_codec_file(directory))
+    state = unwrap_codec_state(found.state)
     encoder = has_encode_half(config, state)
-    shapes = {_one_spelling(name): tuple(value.shape) for name, value in state.items()}
-    _compare_codec(info, shapes, config, encoder)
-    numbers = sum(math.prod(shape) for shape in shapes.values())
+    problems = _codec_problems(config, state, encoder)
+    info.problems += [f"{found.where}: {problem}" for problem in problems]
+    numbers = sum(value.numel() for value in state.values())
     return CodecInfo(numbers, encoder, config.sample_rate, config.frame_samples)
 
 
-def _compare_codec(
-    info: CheckpointInfo, shapes: dict[str, tuple[int, ...]], config: CodecConfig, encoder: bool
-) -> None:
-    wanted = {_one_spelling(n): shape for n, shape in codec_inventory(config, encoder).items()}
-    missing = [name for name in wanted if name not in shapes]
-    unexpected = [name for name in shapes if name not in wanted]
+def _codec_problems(
+    config: CodecConfig, state: Mapping[str, Tensor], encoder: bool
+) -> Iterator[str]:
+    wanted = codec_inventory(config, encoder, state)
+    missing = [name for name in wanted if name not in state]
+    unexpected = [name for name in state if name not in wanted]
     for what, names in (("missing", missing), ("unexpected", unexpected)):
         if names:
-            info.problems.append(f"{CODEC}: {len(names)} {what} tensors: {_listed(names)}")
-    info.problems += [
-        f"{CODEC}: {name} has shape {list(shapes[name])} instead of {list(shape)}"
-        for name, shape in wanted.items()
-        if name in shapes and shapes[name] != shape
-    ]
+            yield f"{len(names)} {what} tensors: {_listed(names)}"
+    for name, shape in wanted.items():
+        stored = tuple(state[name].shape) if name in state else shape
+        if squeezed(stored) != squeezed(shape):
+            yield f"{name} has shape {list(stored)} instead of {list(shape)}"
 
 
-def _one_spelling(name: str) -> str:
-    """Weight-norm pairs have two spellings; this is the shorter one."""
-    for long, short in (("original0", "weight_g"), ("original1", "weight_v")):
-        name = name.replace(f"parametrizations.weight.{long}", short)
-    return name
-
-
-def _licence(directory: Path) -> str | None:
-    for path in sorted(directory.glob("LICENSE*")) + sorted(directory.glob("LICENCE*")):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+def _licence(files: Files) -> str | None:
+    names = files.names()
+    for name in [name for name in names if name.startswith(("LICENSE", "LICENCE"))]:
+        for line in files.read(name).decode("utf-8", errors="replace").splitlines():
             if line.strip(" #"):
                 return line.strip(" #")
-    card = directory / "README.md"
-    if card.is_file():
-        head = card.read_text(encoding="utf-8", errors="replace")[:4000]
-        names = [a or b for a, b in _MODEL_CARD_LICENCE.findall(head)]
-        if names:
-            return " / ".join(names)
-    return "see NOTICE" if (directory / "NOTICE").is_file() else None
+    if "README.md" in names:
+        head = files.read("README.md")[:4000].decode("utf-8", errors="replace")
+        found = [a or b for a, b in _MODEL_CARD_LICENCE.findall(head)]
+        if found:
+            return " / ".join(found)
+    return "see NOTICE" if "NOTICE" in names else None
 
 
-def _config_rows(config: ModelConfig) -> Iterator[tuple[str, str]]:
+def _config_rows(config: ModelConfig, expert_dtypes: list[str]) -> Iterator[tuple[str, str]]:
     backbone, tower = config.backbone, config.tower
     kinds = Counter(backbone.layer_types)
     layers = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in kinds.items())
     yield "backbone", f"{backbone.layers} layers ({layers}), width {backbone.hidden_size}"
     counts = sorted(set(backbone.experts))
     number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    stored = "FP8" if config.fp8_experts else "not quantised"
+    stored = " and ".join(_FRIENDLY.get(dtype, dtype) for dtype in expert_dtypes)
     yield "experts", f"{number} a layer, {backbone.experts_per_token} per token, {stored}"
     if len(counts) > 1:
         yield "experts of each layer", " ".join(map(str, backbone.experts))

@@ -8,8 +8,6 @@ checked, converted and dropped. No shard is ever read as a whole.
 from __future__ import annotations
 
 import math
-import pickle
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,20 +15,14 @@ import torch
 from torch import Tensor
 
 from rt_drama3 import codec as codecs
-from rt_drama3.checkpoint.config_files import parse_model_config
+from rt_drama3.checkpoint.codec_files import read_codec
 from rt_drama3.checkpoint.conformance import check_numbers, compare
-from rt_drama3.checkpoint.experts import official_entries, with_stored_experts
-from rt_drama3.checkpoint.files import (
-    CODEC,
-    CONFIG,
-    check_codec_fits,
-    read_codec_config,
-    read_json,
-    require,
-)
+from rt_drama3.checkpoint.files import CONFIG, check_codec_fits
 from rt_drama3.checkpoint.inventory import FP8_BLOCK, HEAD, TensorSpec, inventory
+from rt_drama3.checkpoint.opened import Checkpoint, opened
 from rt_drama3.checkpoint.placement import Placement, Source, plan
-from rt_drama3.checkpoint.tensors import TORCH_DTYPES, Entry, TensorReader, has_weights, scan
+from rt_drama3.checkpoint.tensors import TensorReader
+from rt_drama3.checkpoint.views import View
 from rt_drama3.codec import Codec
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import CheckpointError
@@ -42,23 +34,17 @@ CHUNK_BYTES = 32 << 20  # bytes per read of a tensor that is copied row by row
 _FP8_CAPABILITY = (8, 9)  # the first CUDA devices with FP8 arithmetic
 
 
-def read_config(directory: Path) -> ModelConfig:
+def read_config(place: Path | Checkpoint) -> ModelConfig:
     """Reads ``config.json``, and from the weights' headers how many experts each layer has.
 
     Raises:
         CheckpointError: a value is not supported, or a weight file is damaged.
     """
-    path = require(directory, CONFIG)
-    config = parse_model_config(read_json(path), str(path))
-    if not has_weights(directory):
-        return config
-    found = scan(directory)
-    found.require_sound()
-    return with_stored_experts(config, found)
+    return opened(place).config
 
 
 def load_model(
-    directory: Path,
+    place: Path | Checkpoint,
     config: ModelConfig,
     device: torch.device | str,
     dtype: torch.dtype,
@@ -69,8 +55,8 @@ def load_model(
     """Loads the language model.
 
     Args:
-        directory: a checkpoint folder.
-        config: from ``read_config`` of that folder.
+        place: an open checkpoint, or its folder or file.
+        config: from ``read_config`` of it.
         device: device of the parameters.
         dtype: dtype of matrices and activations; norms and gates are float32.
         progress: called with bytes done and bytes in all.
@@ -82,17 +68,16 @@ def load_model(
             not finite, or cannot be read.
     """
     device = torch.device(device)
-    found = scan(directory)
-    found.require_sound()
-    entries = official_entries(found, config.backbone.layers)
+    checkpoint = opened(place)
+    views = checkpoint.views
     specs = inventory(config)
-    compare(entries, specs).require_none(directory)
+    compare(views, specs).require_none(checkpoint.path, checkpoint.advice)
     keep = fp8_fits(config) and (has_fp8(device) if fp8 is None else fp8)
     model = SpeechModel(config, device=device, dtype=dtype, fp8=keep)
-    trimmed = entries[HEAD].shape != specs[HEAD].shape
+    trimmed = views[HEAD].shape != specs[HEAD].shape
     steps = plan(config, fp8=keep, trimmed_head=trimmed)
-    with TensorReader(directory) as reader, torch.no_grad():
-        _Filler(model, reader, entries, specs, progress).fill(steps)
+    with TensorReader(checkpoint.directory) as reader, torch.no_grad():
+        _Filler(model, reader, views, specs, progress).fill(steps)
     return model.eval()
 
 
@@ -107,36 +92,18 @@ def has_fp8(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY
 
 
-def load_codec(directory: Path, device: torch.device | str, dtype: torch.dtype) -> Codec:
-    """Loads ``codec.pth``, with its encode half if it has one.
+def load_codec(place: Path | Checkpoint, device: torch.device | str, dtype: torch.dtype) -> Codec:
+    """Loads the codec, with its encode half if it has one.
 
     Raises:
         CheckpointError: the file is missing or damaged, holds other tensors than
             ``codec_config.json`` (or the official sizes) requires, or does not fit the model.
     """
-    config = read_codec_config(directory)
-    if (directory / CONFIG).is_file():
-        path = directory / CONFIG
-        check_codec_fits(parse_model_config(read_json(path), str(path)), config)
-    return codecs.load_codec(config, read_codec_file(directory), device=device, dtype=dtype)
-
-
-def read_codec_file(directory: Path) -> object:
-    """Loads ``codec.pth``. Its data is memory-mapped where the file's format allows it.
-
-    Raises:
-        CheckpointError: it is missing or damaged, or holds anything but plain tensors.
-    """
-    path = require(directory, CODEC)
-    try:
-        mapped = zipfile.is_zipfile(path)
-        loaded: object = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise CheckpointError(
-            f"{path} cannot be read as plain tensors ({reason}). Download it again."
-        ) from error
-    return loaded
+    checkpoint = opened(place)
+    codec = read_codec(checkpoint)
+    if CONFIG in checkpoint.files:
+        check_codec_fits(checkpoint.declared, codec.config)
+    return codecs.load_codec(codec.config, codec.state, device=device, dtype=dtype)
 
 
 class _Filler:
@@ -146,21 +113,20 @@ class _Filler:
         self,
         model: SpeechModel,
         reader: TensorReader,
-        entries: Mapping[str, Entry],
+        views: Mapping[str, View],
         specs: Mapping[str, TensorSpec],
         progress: Progress | None,
     ) -> None:
         self._parameters = dict(model.named_parameters())
         self._reader = reader
-        self._entries, self._specs = entries, specs
+        self._views, self._specs = views, specs
         self._progress = progress
         # Changes run where the parameters are, if that is a CUDA device: others lack float64.
         self._work = model.device if model.device.type == "cuda" else torch.device("cpu")
-        self._done = self._total = 0
+        self._done = self._total = 0.0
 
     def fill(self, steps: list[Placement]) -> None:
-        order = {name: i for i, name in enumerate(self._entries)}
-        steps = sorted(steps, key=lambda step: order[step.sources[0].name])
+        steps = sorted(steps, key=lambda step: self._views[step.sources[0].name].place)
         self._total = sum(self._nbytes(source) for step in steps for source in step.sources)
         for step in steps:
             region = self._parameters[step.target][step.index]
@@ -173,34 +139,37 @@ class _Filler:
             changed = step.change(tensors, region.dtype)
             _copy(region, changed, step.sources[0].name)
 
-    def _nbytes(self, source: Source) -> int:
-        entry = self._entries[source.name]
-        shape = list(entry.shape)
+    def _nbytes(self, source: Source) -> float:
+        """Stored bytes of what a source takes."""
+        view = self._views[source.name]
+        shape = list(view.shape)
         for dim, part in enumerate((source.rows, source.columns)):
             if part is not None:
                 shape[dim] = part.stop - part.start
-        return math.prod(shape) * TORCH_DTYPES[entry.dtype].itemsize
+        return math.prod(shape) * (view.nbytes / view.elements)
 
     def _chunks(self, source: Source) -> Iterator[tuple[slice, Tensor]]:
         """A source in chunks of up to ``CHUNK_BYTES``, each with its rows in the region."""
-        entry = self._entries[source.name]
-        rows = source.rows or slice(0, entry.shape[0])
-        step = max(1, CHUNK_BYTES * entry.shape[0] // max(entry.nbytes, 1))
+        view = self._views[source.name]
+        rows = source.rows or slice(0, view.shape[0])
+        step = rows.stop - rows.start
+        if view.divisible:
+            size = view.elements * 4 if view.quantised else view.nbytes
+            step = max(1, CHUNK_BYTES * view.shape[0] // max(size, 1))
         for start in range(rows.start, rows.stop, step):
             stop = min(start + step, rows.stop)
             chunk = self._chunk(source, slice(start, stop))
             yield slice(start - rows.start, stop - rows.start), chunk
 
     def _chunk(self, source: Source, rows: slice | None) -> Tensor:
-        entry = self._entries[source.name]
-        chunk = self._reader.read(entry, rows)
+        view = self._views[source.name]
+        chunk = view.read(self._reader, rows, self._work)
         if source.columns is not None:
             chunk = chunk[:, source.columns]
-        chunk = chunk.to(self._work)
-        check_numbers(entry.name, chunk, self._specs[source.name].kind)
-        self._done += chunk.numel() * chunk.element_size()
+        check_numbers(view.name, chunk, self._specs[source.name].kind)
+        self._done += chunk.numel() * (view.nbytes / view.elements)
         if self._progress is not None:
-            self._progress(self._done, self._total)
+            self._progress(round(self._done), round(self._total))
         return chunk
 
 

@@ -98,7 +98,9 @@ def plan(
     expert = 3 * back.expert_ffn * dim
     expert = expert + expert // _FP8_BLOCK**2 * _F32 if fp8 else expert * size
     chosen = sum(
-        count if all_experts else count * (1 - (1 - back.experts_per_token / count) ** streams)
+        count
+        if all_experts
+        else count * (1 - (1 - min(1.0, back.experts_per_token / count)) ** streams)
         for count in back.experts
     )
 

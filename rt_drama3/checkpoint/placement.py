@@ -235,12 +235,12 @@ def _tower_layer(config: TowerConfig, layer: int) -> Iterator[Placement]:
 
 def one_plus(weight: Tensor) -> Tensor:
     """The plain gamma of a zero-centred one, in float32 (docs/model.md, 4)."""
-    return weight.float() + 1
+    return (weight.double() + 1).float()
 
 
 def decay(a_log: Tensor) -> Tensor:
     """``exp(A_log)`` in float32: the rate that the delta net multiplies with softplus(a + dt)."""
-    return a_log.float().exp()
+    return a_log.double().exp().float()
 
 
 def depthwise(weight: Tensor) -> Tensor:

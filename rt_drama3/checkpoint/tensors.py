@@ -98,11 +98,6 @@ class Scan:
             raise CheckpointError(f"{self.problems[0]}{more}")
 
 
-def has_weights(directory: Path) -> bool:
-    """Whether a folder holds a language model."""
-    return (directory / INDEX).is_file() or (directory / SINGLE).is_file()
-
-
 def scan(directory: Path, files: Sequence[str] | None = None) -> Scan:
     """Reads the index and every header, no data. Problems are collected, not raised.
 
@@ -245,27 +240,6 @@ class TensorReader:
         self._file = self._shard = None
 
     def read(self, entry: Entry, rows: slice | None = None) -> Tensor:
-        """Reads a tensor, or a range of its rows, into fresh host memory.
-
-        Args:
-            entry: from a scan of the same folder; its dtype must be in ``TORCH_DTYPES``.
-            rows: ``slice(start, stop)`` of the first dim; None reads all.
-
-        Returns:
-            The tensor in its stored dtype.
-
-        Raises:
-            CheckpointError: the file cannot be read or ends early.
-        """
-        shape, start, nbytes = entry.shape, entry.start, entry.nbytes
-        if rows is not None:
-            row_bytes = nbytes // shape[0]
-            shape = (rows.stop - rows.start, *shape[1:])
-            start, nbytes = start + rows.start * row_bytes, shape[0] * row_bytes
-        data = self._read(entry, start, nbytes)
-        return data.view(TORCH_DTYPES[entry.dtype]).view(shape)
-
-    def read_bytes(self, entry: Entry, rows: slice | None = None) -> Tensor:
         """Reads rows as they are stored, of any type.
 
         Args:
@@ -281,13 +255,10 @@ class TensorReader:
         rows = rows or slice(0, entry.rows)
         row_bytes = entry.nbytes // max(1, entry.rows)
         count = rows.stop - rows.start
-        data = self._read(entry, entry.start + rows.start * row_bytes, count * row_bytes)
-        return data.view(count, row_bytes)
-
-    def _read(self, entry: Entry, start: int, nbytes: int) -> Tensor:
-        data = torch.empty(nbytes, dtype=torch.uint8)
+        data = torch.empty(count, row_bytes, dtype=torch.uint8)
+        start = entry.start + rows.start * row_bytes
         try:
-            self._fill(entry.shard, start, data.numpy().data)
+            self._fill(entry.shard, start, data.flatten().numpy().data)
         except OSError as error:
             path = self._directory / entry.shard
             raise CheckpointError(

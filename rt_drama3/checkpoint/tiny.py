@@ -30,6 +30,7 @@ from rt_drama3.checkpoint.inventory import (
     inventory,
 )
 from rt_drama3.checkpoint.tiny_config import Settings, tiny_config
+from rt_drama3.checkpoint.tiny_forms import PRUNED, check_form, form_settings, rewrite
 from rt_drama3.checkpoint.tiny_tokenizer import base_tokens, write_tokenizer
 from rt_drama3.codec import Codec, random_codec_state
 from rt_drama3.config import CodecConfig, ModelConfig
@@ -53,6 +54,7 @@ def make_tiny(
     experts: Literal["fp8", "bf16"] = "fp8",
     shards: int | None = 2,
     exact_scales: bool = False,
+    form: str = "official",
 ) -> None:
     """Writes a random checkpoint.
 
@@ -67,15 +69,22 @@ def make_tiny(
         experts: "fp8" with 128x128 scales, or "bf16" as in a checkpoint that was dequantised.
         shards: number of safetensors files behind an index; None writes one file without an index.
         exact_scales: scales are powers of two, so that dequantised experts are exact in bfloat16.
+        form: one of ``tiny_forms.FORMS``: the official layout, or one that others publish. Those
+            are made of plain experts, in one file, and are somewhat larger.
 
     Raises:
-        ConfigError: a setting does not exist or cannot work, or the directory is not empty.
+        ConfigError: the form or a setting does not exist or cannot work, or the directory is not
+            empty.
     """
     directory = Path(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"{directory} exists and is not an empty folder; give another one.")
     if shards is not None and shards < 1:
         raise ConfigError(f"shards is {shards}; at least 1 is needed.")
+    check_form(form)
+    if form != "official":
+        settings, shards = form_settings(dict(settings)), None
+        experts = experts if form in PRUNED else "bf16"
     if experts == "bf16":
         settings = {**dict(settings), "quantization_config": None}
     values, codec_values = tiny_config(settings, base_tokens())
@@ -102,6 +111,7 @@ def make_tiny(
         _write_codec(directory, codec_config, seed, encoder=codec != "decode")
         if codec_config != CodecConfig():
             _write_json(directory / CODEC_CONFIG, codec_values)
+    rewrite(directory, form)
 
 
 def _write_model(

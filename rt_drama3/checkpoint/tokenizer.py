@@ -7,11 +7,10 @@ every special token is checked here (docs/model.md, 6 and 10).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from rt_drama3.checkpoint.files import TOKENIZER, read_json, require
+from rt_drama3.checkpoint.files import TOKENIZER, Place, files_of
 from rt_drama3.checkpoint.word_rules import read_tokenizer
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import CheckpointError
@@ -27,17 +26,17 @@ def semantic_token(code: int) -> str:
     return f"<|semantic:{code}|>"
 
 
-def load_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
+def load_tokenizer(place: Place, config: ModelConfig) -> Tokenizer:
     """Loads ``tokenizer.json``; its padding and truncation settings are turned off.
 
     Raises:
         CheckpointError: the file is missing or damaged, or a token is missing, has another id than
             the config says, or is not one token.
     """
-    path = require(directory, TOKENIZER)
-    data = read_json(path)  # its errors name the damaged place
+    files = files_of(place)
+    path, data = files.where(TOKENIZER), files.json(TOKENIZER)  # its errors name the damaged place
     try:
-        tokenizer = read_tokenizer(path, data)
+        tokenizer = read_tokenizer(files.read(TOKENIZER), data)
     except Exception as error:  # tokenizers raises nothing more specific
         raise CheckpointError(
             f"{path} is not a tokenizer that this version can read ({error}). Download it again."

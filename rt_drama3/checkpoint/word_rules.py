@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from tokenizers import NormalizedString, Regex, Tokenizer
@@ -23,7 +22,7 @@ _RUN = re.compile(r"[a-z']+")
 MIN_RULES = 100  # consecutive rules from which the lookup pays off
 
 
-def read_tokenizer(path: Path, data: Any) -> Tokenizer:
+def read_tokenizer(text: bytes, data: Any) -> Tokenizer:
     """Builds the tokenizer of a ``tokenizer.json``, with a lookup for a long list of word rules.
 
     A tokenizer with such a list cannot be saved, copied or changed afterwards: changing it while
@@ -31,7 +30,7 @@ def read_tokenizer(path: Path, data: Any) -> Tokenizer:
     waits for the interpreter).
 
     Args:
-        path: the file.
+        text: the file's content.
         data: its parsed content.
 
     Raises:
@@ -41,10 +40,10 @@ def read_tokenizer(path: Path, data: Any) -> Tokenizer:
     normalizer = data.get("normalizer") if isinstance(data, dict) else None
     steps = normalizer.get("normalizers") if isinstance(normalizer, dict) else None
     if not isinstance(steps, list):
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_str(text.decode())
     first, last = _longest_run(steps)
     if last - first < MIN_RULES:
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_str(text.decode())
 
     def with_only(steps: list[Any]) -> Tokenizer:
         sequence = {"type": "Sequence", "normalizers": steps}

@@ -16,8 +16,22 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Te
 
 from rt_drama3.errors import RequestError
 
-Model: TypeAlias = Annotated[
-    str, typer.Option(help="nano, a checkpoint folder, or a Hugging Face id (fishaudio/drama-3).")
+MODEL = (
+    "nano, a checkpoint folder, a .gguf or .safetensors file, a Hugging Face id "
+    "(fishaudio/drama-3), or an id with a file (Jmica/Drama-3-GGUF:NAME.gguf)."
+)
+Model: TypeAlias = Annotated[str, typer.Option(help=MODEL)]
+Codec: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Codec from elsewhere: a file, a folder or a Hugging Face id."),
+]
+TensorMap: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="JSON file that says where tensors are, for files with unknown names."),
+]
+HeadOrder: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Rows of a head without the full vocabulary: semantic-eos or eos-semantic."),
 ]
 Revision: TypeAlias = Annotated[
     str | None, typer.Option(help="Branch, tag or commit of a Hugging Face id.")

@@ -9,29 +9,32 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rt_drama3.cli.common import AsJson, Revision, show
+from rt_drama3.cli import common
 from rt_drama3.errors import RequestError
 
 if TYPE_CHECKING:
-    from rt_drama3.checkpoint import CheckpointInfo
+    from rt_drama3.checkpoint import Checkpoint, CheckpointInfo
     from rt_drama3.checkpoint.memory import MemoryPlan
+
+Where: TypeAlias = Annotated[str, typer.Argument(help=common.MODEL)]
 
 model_app = typer.Typer(help="Inspect checkpoints, or make tiny ones.", no_args_is_help=True)
 
 
 @model_app.command()
 def info(
-    path: Annotated[
-        str, typer.Argument(help="nano, a checkpoint folder, or a Hugging Face id.")
-    ] = "nano",
-    revision: Revision = None,
+    path: Where = "nano",
+    revision: common.Revision = None,
+    codec: common.Codec = None,
+    tensor_map: common.TensorMap = None,
+    head_order: common.HeadOrder = None,
     plan: Annotated[
         bool,
         typer.Option("--plan", help="Add memory per stream, traffic and minimum time per frame."),
@@ -43,14 +46,16 @@ def info(
     bandwidth: Annotated[
         float, typer.Option(min=0.001, help="Memory bandwidth for --plan, in GB/s.")
     ] = 1000.0,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Show what a checkpoint contains and what is missing, without loading its weights."""
     from rt_drama3 import checkpoint
 
-    folder = checkpoint.resolve(path, revision)
-    found = checkpoint.inspect(folder)
-    budget = _budget(folder, streams, dtype) if plan else None
+    opened = checkpoint.open_checkpoint(
+        path, revision, codec=codec, tensor_map=tensor_map, head_order=head_order
+    )
+    found = checkpoint.inspect(opened)
+    budget = _budget(opened, streams, dtype) if plan else None
     if as_json:
         facts = dataclasses.asdict(found)
         if budget is not None:
@@ -66,6 +71,38 @@ def info(
         raise typer.Exit(1)
 
 
+@model_app.command("inspect")
+def inspect_tensors(
+    path: Where = "nano",
+    revision: common.Revision = None,
+    tensor_map: common.TensorMap = None,
+    head_order: common.HeadOrder = None,
+    as_json: common.AsJson = False,
+) -> None:
+    """List every stored tensor with its type, its shape and the tensors of the model it stands for.
+
+    Ends with the tensors of the model that are missing. A file that names tensors in another way
+    needs a --tensor-map; this shows both sides of it.
+    """
+    from rt_drama3 import checkpoint
+
+    opened = checkpoint.open_checkpoint(
+        path, revision, tensor_map=tensor_map, head_order=head_order
+    )
+    listing = checkpoint.list_tensors(opened)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(listing)))
+    else:
+        for tensor in listing.tensors:
+            typer.echo(f"{tensor.name}  {tensor.dtype} {tensor.shape}  {tensor.slot or '?'}")
+        for name in listing.missing:
+            typer.echo(f"missing: {name}")
+        for problem in listing.problems:
+            common.show(problem, "red")
+    if listing.missing or listing.problems or not all(t.slot for t in listing.tensors):
+        raise typer.Exit(1)
+
+
 @model_app.command()
 def make_tiny(
     directory: Annotated[Path, typer.Argument(help="New or empty folder to write to.")],
@@ -78,8 +115,15 @@ def make_tiny(
             help="Config value, such as text_config.num_hidden_layers=8; repeatable.",
         ),
     ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="official, int4, nvfp4, ct-nvfp4, ct-int4, mlx3 to mlx8, gguf-TYPE (gguf-q4_k), "
+            "llamacpp, comfy, or pruned-masked, -listed, -renumbered or -uniform."
+        ),
+    ] = "official",
 ) -> None:
-    """Write a random checkpoint in the exact official layout, for testing loaders."""
+    """Write a random checkpoint in the official layout or another form, for testing loaders."""
     from rt_drama3 import checkpoint
 
     pairs: list[tuple[str, Any]] = []
@@ -91,16 +135,15 @@ def make_tiny(
             pairs.append((key, json.loads(value)))
         except json.JSONDecodeError:
             pairs.append((key, value))
-    checkpoint.make_tiny(directory, seed=seed, settings=pairs)
-    show(f"wrote {directory}")
+    checkpoint.make_tiny(directory, seed=seed, settings=pairs, form=form)
+    common.show(f"wrote {directory}")
 
 
-def _budget(folder: Path, streams: int, dtype: str) -> MemoryPlan:
-    from rt_drama3 import checkpoint
+def _budget(opened: Checkpoint, streams: int, dtype: str) -> MemoryPlan:
     from rt_drama3.checkpoint.memory import plan
     from rt_drama3.engine.config import read_engine_config
 
-    config = checkpoint.read_config(folder)
+    config = opened.config
     return plan(
         config,
         dtype=dtype,

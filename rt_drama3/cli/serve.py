@@ -22,6 +22,9 @@ def serve(
     device: common.Device = "auto",
     dtype: common.Dtype = None,
     threads: common.Threads = None,
+    codec: common.Codec = None,
+    tensor_map: common.TensorMap = None,
+    head_order: common.HeadOrder = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")
     ] = None,
@@ -108,8 +111,16 @@ def serve(
         from rt_drama3 import drama3
 
         return drama3.load(
-            model, device=device, dtype=dtype, revision=revision, threads=threads, engine=engine
+            model,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            threads=threads,
+            codec=codec,
+            tensor_map=tensor_map,
+            head_order=head_order,
+            engine=engine,
         )
 
-    name = Path(model).name if Path(model).is_dir() else model
+    name = Path(model).name if Path(model).exists() else model
     run(settings, load, name)

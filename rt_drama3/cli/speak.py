@@ -32,6 +32,9 @@ def speak(
     device: common.Device = "auto",
     dtype: common.Dtype = None,
     threads: common.Threads = None,
+    codec: common.Codec = None,
+    tensor_map: common.TensorMap = None,
+    head_order: common.HeadOrder = None,
     seed: Annotated[
         int | None, typer.Option(help="Random seed; the same seed gives the same take.")
     ] = None,
@@ -85,6 +88,9 @@ def speak(
             dtype=dtype,
             revision=revision,
             threads=threads,
+            codec=codec,
+            tensor_map=tensor_map,
+            head_order=head_order,
             progress=update,
         )
     with contextlib.closing(drama):

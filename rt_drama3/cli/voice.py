@@ -42,6 +42,9 @@ def steer(
     device: common.Device = "auto",
     dtype: common.Dtype = None,
     threads: common.Threads = None,
+    codec: common.Codec = None,
+    tensor_map: common.TensorMap = None,
+    head_order: common.HeadOrder = None,
 ) -> None:
     """Measure a direction as a steering vector, which applies it without tags in the text.
 
@@ -53,7 +56,14 @@ def steer(
     from rt_drama3.scenes.steering import SteeringStore
 
     with drama3.load(
-        model, device=device, dtype=dtype, revision=revision, threads=threads
+        model,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        threads=threads,
+        codec=codec,
+        tensor_map=tensor_map,
+        head_order=head_order,
     ) as loaded:
         store = loaded.steering if folder is None else SteeringStore(loaded.model, folder)
         target = store.path(name)

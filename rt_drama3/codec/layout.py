@@ -19,11 +19,12 @@ from rt_drama3.config import CodecConfig, WindowTransformerConfig
 
 
 class Spelling(Enum):
-    """How a tensor is stored: as it is, or as a weight-norm pair under one of two spellings."""
+    """How a tensor is stored: as it is, as a weight-norm pair with one of two names, or folded."""
 
     PLAIN = ("",)
     PARAMETRIZED = (".parametrizations.weight.original0", ".parametrizations.weight.original1")
     OLD = (".weight_g", ".weight_v")
+    FOLDED = (".weight",)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Source:
         """Names and shapes in the file; for a pair the gain ``g`` comes first."""
         suffixes = (spelling or self.spelling).value
         if len(suffixes) == 1:
-            return {self.name: self.shape}
+            return {self.name + suffixes[0]: self.shape}
         gain = (self.shape[0],) + (1,) * (len(self.shape) - 1)
         return {self.name + suffixes[0]: gain, self.name + suffixes[1]: self.shape}
 

@@ -16,13 +16,22 @@ from rt_drama3.errors import CheckpointError
 _IGNORED = (".causal_mask", ".freqs_cis")  # buffers that can be recomputed
 _GENERATOR = "generator."
 _SHOWN = 5
+_NORMED = (Spelling.PARAMETRIZED, Spelling.OLD, Spelling.FOLDED)
 
 
-def codec_inventory(config: CodecConfig, encoder: bool = True) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of an official file with these sizes, weight-norm pairs included."""
+def codec_inventory(
+    config: CodecConfig, encoder: bool = True, state: Mapping[str, Tensor] | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a file with these sizes.
+
+    Args:
+        config: sizes of the codec.
+        encoder: with its encode half.
+        state: tensors whose spelling of weight norm to follow; None is the official file's.
+    """
     names: dict[str, tuple[int, ...]] = {}
     for source in _sources(codec_slots(config), encoder):
-        names.update(source.stored())
+        names.update(source.stored(None if state is None else _spelling(source, state)))
     return names
 
 
@@ -144,6 +153,21 @@ def load_codec_state(codec: Codec, loaded: object) -> None:
             parameters[slot.target].copy_(slot.build(*parts))
 
 
+def folded_codec_state(config: CodecConfig, loaded: object) -> dict[str, Tensor]:
+    """The tensors of a ``codec.pth`` in float32 with weight norm folded, as other containers have.
+
+    Raises:
+        CheckpointError: tensors are missing, of the wrong shape, or not finite.
+    """
+    state = unwrap_codec_state(loaded)
+    folded = {}
+    for source in _sources(codec_slots(config), has_encode_half(config, state)):
+        plain = source.spelling is Spelling.PLAIN
+        (name,) = source.stored(Spelling.PLAIN if plain else Spelling.FOLDED)
+        folded[name] = _fetch(state, source, _spelling(source, state))
+    return folded
+
+
 def _sources(slots: Iterable[Slot], encoder: bool) -> Iterable[Source]:
     """Each source once, in the order of the table."""
     return {
@@ -158,13 +182,13 @@ def _all_names(source: Source) -> list[str]:
     """The names a source may have in a file."""
     if source.spelling is Spelling.PLAIN:
         return [source.name]
-    return [*source.stored(Spelling.PARAMETRIZED), *source.stored(Spelling.OLD)]
+    return [name for spelling in _NORMED for name in source.stored(spelling)]
 
 
 def _spelling(source: Source, state: Mapping[str, Tensor]) -> Spelling:
     """The weight-norm spelling that the file uses for this tensor."""
     if source.spelling is not Spelling.PLAIN:
-        for spelling in (Spelling.PARAMETRIZED, Spelling.OLD):
+        for spelling in _NORMED:
             if any(name in state for name in source.stored(spelling)):
                 return spelling
     return source.spelling
@@ -181,7 +205,7 @@ def _fetch(state: Mapping[str, Tensor], source: Source, spelling: Spelling) -> T
     parts = []
     for name, shape in source.stored(spelling).items():
         value = state[name]
-        if tuple(value.shape) != shape:
+        if squeezed(value.shape) != squeezed(shape):
             raise CheckpointError(
                 f"Codec tensor {name} has shape {list(value.shape)}, but the config asks for "
                 f"{list(shape)}. Is codec_config.json missing or of another checkpoint?"
@@ -190,7 +214,7 @@ def _fetch(state: Mapping[str, Tensor], source: Source, spelling: Spelling) -> T
             raise CheckpointError(
                 f"Codec tensor {name} is {value.dtype}, but a floating-point tensor is needed."
             )
-        value = value.float()
+        value = value.float().reshape(shape)
         if not bool(torch.isfinite(value).all()):
             raise CheckpointError(
                 f"Codec tensor {name} holds NaN or infinite values. The file is damaged; "
@@ -207,6 +231,11 @@ def _fetch(state: Mapping[str, Tensor], source: Source, spelling: Spelling) -> T
             "meaning. The file is damaged; download it again."
         )
     return gain * direction / norm
+
+
+def squeezed(shape: Iterable[int]) -> list[int]:
+    """A shape without the dims of 1, which some containers drop."""
+    return [size for size in shape if size != 1]
 
 
 def _kind(value: object) -> str:

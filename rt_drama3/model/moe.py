@@ -40,7 +40,8 @@ class MoE(nn.Module):
     ) -> None:
         super().__init__()
         dim, ffn, shared = config.hidden_size, config.expert_ffn, config.shared_expert_ffn
-        self.experts, self.top = config.experts[layer], config.experts_per_token
+        self.experts = config.experts[layer]
+        self.top = min(config.experts_per_token, self.experts)
         kind = torch.float8_e4m3fn if fp8 else dtype
         self.router = parameter(self.experts + 1, dim, device=device, dtype=dtype)
         self.gate_up = parameter(self.experts, 2 * ffn, dim, device=device, dtype=kind)

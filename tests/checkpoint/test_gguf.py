@@ -79,7 +79,7 @@ def test_what_is_written_is_read(tmp_path: Path, alignment: int) -> None:
             entry = found.entries[name]
             assert (entry.shape, entry.dtype, entry.shard) == (shape, dtype, "some.gguf")
             assert entry.start % alignment == 0
-            read = reader.read_bytes(entry)
+            read = reader.read(entry)
             assert torch.equal(read.flatten(), data.reshape(-1).view(torch.uint8))
     header = found.header
     assert header is not None
@@ -103,7 +103,7 @@ def test_rows_of_a_stack(tmp_path: Path) -> None:
     name = f"{LONG}.q8_0"
     data = tensors()[name][2].flatten(0, 1)
     with TensorReader(tmp_path) as reader:
-        assert torch.equal(reader.read_bytes(found.entries[name], slice(5, 9)), data[5:9])
+        assert torch.equal(reader.read(found.entries[name], slice(5, 9)), data[5:9])
 
 
 def test_nothing_is_left_of_a_file_that_was_not_completed(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_the_gguf_package_writes_is_read(tmp_path: Path) -> None:
     assert found.header is not None
     assert found.header.strings("some.strings") == ["a", "b"]
     with TensorReader(tmp_path) as reader:
-        plain, stored = (reader.read_bytes(found.entries[name]) for name in ("plain", "blocks"))
+        plain, stored = (reader.read(found.entries[name]) for name in ("plain", "blocks"))
     assert np.array_equal(plain.view(torch.float32).numpy(), values)
     assert np.array_equal(stored.numpy(), blocks)
     assert found.entries["blocks"].shape == (2, 256)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rt_drama3.checkpoint import load as load_module
 from rt_drama3.checkpoint import load_model, make_tiny, read_config, resolve
+from rt_drama3.checkpoint.formats.fp8 import quantize_fp8
 from rt_drama3.config import ModelConfig
 from rt_drama3.model import SpeechModel
 from rt_drama3.model.moe import dequantize
@@ -253,6 +254,38 @@ def test_experts_per_layer_from_the_index(
         ours, theirs = model.backbone.layers[layer].moe, whole.backbone.layers[layer].moe
         assert torch.equal(ours.gate_up, theirs.gate_up[ids])
         assert torch.equal(ours.router[:-1], theirs.router[:-1][ids])
+
+
+def test_fewer_experts_than_a_token_takes(tiny: Path) -> None:
+    rewrite(tiny, drop_experts({**KEPT, 1: [4]}, rename=True))
+    moe = check(tiny).backbone.layers[1].moe
+    x = torch.randn(3, 128, generator=torch.Generator().manual_seed(3))
+    chosen, weights, _ = moe.route(x)
+    assert (chosen.tolist(), weights.tolist()) == ([[0]] * 3, [[1.0]] * 3)
+
+
+def test_fp8_is_known_by_the_tensors(tiny: Path) -> None:
+    edit_json(tiny / "config.json", lambda c: c.pop("quantization_config"))
+    assert read_config(tiny).fp8_experts
+    check(tiny)
+
+
+def test_matrices_that_are_stored_in_different_ways(tiny: Path) -> None:
+    """Then all experts are kept alike, dequantised."""
+
+    def change(tensors: Tensors) -> None:
+        name = f"{PREFIX}.1.mlp.experts.3.down_proj.weight"
+        scales = tensors.pop(f"{name}_scale_inv")
+        tensors[name] = dequantize(tensors[name], scales, torch.bfloat16)
+        tensors[shared], tensors[f"{shared}_scale_inv"] = quantize_fp8(tensors[shared].float())
+
+    shared = f"{PREFIX}.0.mlp.shared_expert.down_proj.weight"
+    rewrite(tiny, change)
+    assert not read_config(tiny).fp8_experts
+    tensors = read_tensors(tiny)
+    scales = tensors.pop(f"{shared}_scale_inv")
+    tensors[shared] = dequantize(tensors[shared], scales, torch.float32)
+    check(tiny, tensors=tensors)
 
 
 def test_interleaved_rotation_survives_the_reordering(tiny: Path) -> None:

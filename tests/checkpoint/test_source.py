@@ -18,8 +18,10 @@ import pytest
 from huggingface_hub import errors
 
 from rt_drama3.checkpoint import read_config, resolve, source
+from rt_drama3.checkpoint.gguf import Writer
+from rt_drama3.checkpoint.source import resolve_codec
 from rt_drama3.errors import CheckpointError, ConfigError
-from tests.checkpoint.conftest import edit_json
+from tests.checkpoint.conftest import edit_json, rewrite
 
 
 def test_nano_is_embedded() -> None:
@@ -47,7 +49,19 @@ def test_file_in_place_of_a_folder(tiny_checkpoint: Path) -> None:
         resolve(str(tiny_checkpoint / "config.json"))
 
 
-@pytest.mark.parametrize("name", ["nanoo", "./missing", "/no/such/folder", "a/b/c", "a b/c", "a/"])
+@pytest.mark.parametrize("name", ["voice.gguf", "voice.safetensors"])
+def test_file_with_weights(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    assert resolve(str(tmp_path / name)) == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("nanoo", "./missing", "/no/such/folder", "a/b/c", "a b/c", "a/", "missing.gguf"),
+        *("a/b:c", "a/b:c.txt", "a/b:../c.gguf", "a/b:c/../../d.gguf", "a/b:/c.gguf"),
+    ],
+)
 def test_no_such_thing(name: str) -> None:
     with pytest.raises(CheckpointError, match="nor a folder that exists, nor a hub id"):
         resolve(name)
@@ -80,7 +94,7 @@ def test_only_the_needed_files_are_fetched(tiny: Path, monkeypatch: pytest.Monke
 
 
 def test_single_file_of_a_hub_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tiny / "model.safetensors.index.json").unlink()
+    rewrite(tiny, lambda _: None)
     hub = Hub(tiny)
     monkeypatch.setattr(source, "snapshot_download", hub)
     resolve("someone/drama-3-small")
@@ -92,6 +106,87 @@ def test_hub_model_of_another_kind(tiny: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(source, "snapshot_download", Hub(tiny))
     with pytest.raises(CheckpointError, match="weight_map; is some/thing a Drama 3"):
         resolve("some/thing")
+
+
+def _gguf(path: Path, architecture: str) -> None:
+    with Writer(path, {"general.architecture": architecture}, []):
+        pass
+
+
+class Repository(Hub):
+    """Stands in for a repository without an index: files appear when they are asked for."""
+
+    def __init__(self, folder: Path, files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder)
+        folder.mkdir()
+        self.files = files
+        monkeypatch.setattr(source, "snapshot_download", self)
+        monkeypatch.setattr(source, "list_repo_files", lambda *_args, **_more: files)
+
+    def __call__(self, name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        for file in {*self.files} & {*allow_patterns}:
+            half = "clip" if "mmproj" in file else "qwen35moe" if "text" in file else "audiocpp"
+            _gguf(self.folder / file, half)
+        return super().__call__(name, revision=revision, allow_patterns=allow_patterns)
+
+
+def test_a_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Repository(tmp_path / "commit", ["big-Q4_K.gguf", "big-Q3_K.gguf"], monkeypatch)
+    assert resolve("some/thing:big-Q3_K.gguf") == tmp_path / "commit" / "big-Q3_K.gguf"
+    assert hub.calls[1] == ("some/thing", "commit", ["big-Q3_K.gguf"])
+    with pytest.raises(CheckpointError, match=r"no file big-Q2_K.gguf.*big-Q3_K.gguf, big-Q4_K"):
+        resolve("some/thing:big-Q2_K.gguf")
+    with pytest.raises(CheckpointError, match=r"give one, such as some/thing:big-Q3_K.gguf"):
+        resolve("some/thing")
+
+
+@pytest.mark.parametrize(
+    ("files", "fetched"),
+    [
+        (["one.gguf"], ["one.gguf"]),
+        (["model-00001.safetensors", "model-00002.safetensors"], None),
+        (["voice.safetensors", "codec.safetensors"], ["voice.safetensors"]),
+    ],
+)
+def test_a_repository_with_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], fetched: list[str] | None
+) -> None:
+    hub = Repository(tmp_path / "commit", files, monkeypatch)
+    assert resolve("some/thing") == tmp_path / "commit"
+    assert hub.calls[2][2] == (fetched or files)
+
+
+def test_a_repository_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Repository(tmp_path / "commit", ["README.md"], monkeypatch)
+    with pytest.raises(CheckpointError, match="some/thing has no weights"):
+        resolve("some/thing")
+
+
+def test_both_files_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ["text.gguf", "mmproj-Q8_0.gguf", "mmproj-F16.gguf"]
+    hub = Repository(tmp_path / "commit", files, monkeypatch)
+    resolve("some/thing:text.gguf")
+    assert [call[2] for call in hub.calls[1:]] == [["text.gguf"], ["mmproj-F16.gguf"]]
+
+
+def test_a_file_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "hub" / "models--some--thing"
+    file = model / "snapshots" / COMMIT / "sub" / "x.gguf"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(source, "snapshot_download", lambda *_, **__: pytest.fail("downloaded"))
+    assert resolve("some/thing:sub/x.gguf", COMMIT) == file
+
+
+def test_only_the_codec_is_fetched(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(tiny)
+    monkeypatch.setattr(source, "snapshot_download", hub)
+    assert resolve_codec("fishaudio/drama-3") == tiny
+    assert hub.calls[0][2] == ["codec.pth", "codec.safetensors", "codec_config.json"]
+    assert resolve_codec(str(tiny / "codec.pth")) == tiny / "codec.pth"
+    with pytest.raises(CheckpointError, match="codec 'nothing' is neither"):
+        resolve_codec("nothing")
 
 
 COMMIT = "0123456789" * 4

@@ -1,0 +1,119 @@
+"""Matrices as files hold them: which tensors belong together, and how their rows become numbers.
+
+A quantised matrix is one tensor of blocks (GGUF), or packed codes with their scales in tensors next
+to it (elsewhere). Which it is follows from names, dtypes and shapes, matrix by matrix, so that
+one file may mix them; ``config.json`` only adds what tensors do not show, such as GPTQ's ``sym``.
+docs/model.md, 11, describes the layouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rt_drama3.checkpoint.tensors import TORCH_DTYPES, Entry, TensorReader
+
+# (the parts, in their stored dtype) -> the matrix
+Decode = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stored tensor, or the rows of it that a matrix needs.
+
+    Attributes:
+        entry: the tensor.
+        rows: its rows, counted over all dims but the last; None is all of it.
+        per: rows of the matrix that share one of its rows; None: it serves the whole matrix.
+    """
+
+    entry: Entry
+    rows: slice | None = None
+    per: int | None = 1
+
+    def narrowed(self, rows: slice) -> Part:
+        """What rows of the matrix need of it."""
+        if self.per is None:
+            return self
+        first: int = self.rows.start if self.rows else 0
+        start, stop = rows.start // self.per, -(-rows.stop // self.per)
+        return replace(self, rows=slice(first + start, first + stop))
+
+    @property
+    def nbytes(self) -> int:
+        if self.rows is None:
+            return self.entry.nbytes
+        count: int = self.rows.stop - self.rows.start
+        return self.entry.nbytes // self.entry.rows * count
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A matrix, or a stack of them, as it is stored.
+
+    Attributes:
+        dtype: what it is stored as, for reports: ``BF16``, ``Q4_K``, ``INT4``, ``NVFP4``.
+        shape: row-major, as the numbers have it; leading dims are a stack.
+        parts: the tensors that hold it, its codes first.
+        decode: makes float32 rows of the parts; None if the numbers are stored as they are.
+        unit: rows that can only be read together; None: all of them.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+    decode: Decode | None = None
+    unit: int | None = 1
+
+    @property
+    def rows(self) -> int:
+        """Product of all dims but the last."""
+        return math.prod(self.shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that reading it takes."""
+        return sum(part.nbytes for part in self.parts)
+
+    def narrowed(self, rows: slice, shape: tuple[int, ...] | None = None) -> Stored:
+        """Some of its rows.
+
+        Args:
+            rows: counted over all dims but the last; whole units, if they are not all.
+            shape: of the result; None is ``[rows, columns]``.
+        """
+        whole = (rows.start, rows.stop) == (0, self.rows)
+        parts = self.parts if whole else tuple(part.narrowed(rows) for part in self.parts)
+        return replace(self, shape=shape or (rows.stop - rows.start, self.columns), parts=parts)
+
+    def divides(self, rows: slice) -> bool:
+        """Whether some of its rows can be read without the others."""
+        if (rows.start, rows.stop) == (0, self.rows):
+            return True
+        if self.unit is None:
+            return False
+        return not rows.start % self.unit and (not rows.stop % self.unit or rows.stop == self.rows)
+
+    def read(self, reader: TensorReader, device: torch.device | str = "cpu") -> Tensor:
+        """Reads it: ``[rows, columns]``, float32 or its own dtype if that holds plain numbers."""
+        tensors = []
+        for part in self.parts:
+            data = reader.read(part.entry, part.rows).to(device)
+            kind = TORCH_DTYPES.get(part.entry.dtype)
+            tensors.append(data if kind is None else data.view(kind))
+        if self.decode is None:
+            return tensors[0].view(self.rows, self.columns)
+        return self.decode(*tensors).view(self.rows, self.columns)
+
+
+def plain(entry: Entry) -> Stored:
+    """A tensor of numbers, or of anything that is not known."""
+    return Stored(entry.dtype, entry.shape, (Part(entry),))

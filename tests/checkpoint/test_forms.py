@@ -1,0 +1,118 @@
+"""Every published form of a checkpoint speaks as its numbers do in the official layout."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import rt_drama3
+from rt_drama3.checkpoint import (
+    inspect,
+    list_tensors,
+    load_codec,
+    load_model,
+    make_tiny,
+    read_config,
+)
+from rt_drama3.checkpoint.tiny_forms import FORMS, GGUF, PRUNED, SETTINGS
+from rt_drama3.codec.official import folded_codec_state
+from rt_drama3.model import SpeechModel
+from tests.checkpoint.conftest import Tensors, read_tensors
+from tests.checkpoint.rounded import rounded
+from tests.small import GREEDY, prompt_rows, solo
+
+FRAMES = 6
+TEXT = "Every form says the same."
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint that all forms are made of, with plain experts."""
+    directory = tmp_path_factory.mktemp("forms") / "official"
+    make_tiny(directory, settings=SETTINGS, experts="bf16", shards=None)
+    return directory
+
+
+def reference(official: Path, tensors: Tensors, target: Path) -> Path:
+    """The same numbers in the official layout."""
+    shutil.copytree(official, target)
+    stored = {
+        name: tensor.float().contiguous() if tensor.dtype == torch.float64 else tensor.contiguous()
+        for name, tensor in tensors.items()
+    }
+    save_file(stored, target / "model.safetensors")
+    return target
+
+
+def loaded(directory: Path) -> SpeechModel:
+    return load_model(directory, read_config(directory), "cpu", torch.float32)
+
+
+def same_parameters(ours: SpeechModel, theirs: SpeechModel, form: str) -> None:
+    wanted = dict(theirs.named_parameters())
+    for name, value in ours.named_parameters():
+        if form == "llamacpp" and name.endswith("decay"):  # a logarithm is in between
+            torch.testing.assert_close(value, wanted[name], rtol=1e-6, atol=0)
+        else:
+            assert torch.equal(value, wanted[name]), name
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_speaks_as_its_numbers_do(form: str, official: Path, tmp_path: Path) -> None:
+    if form in GGUF or form == "llamacpp":
+        pytest.importorskip("gguf")
+    directory = tmp_path / "form"
+    make_tiny(directory, form=form)
+    listing = list_tensors(directory)
+    assert listing.problems == listing.missing == []
+    assert [tensor.name for tensor in listing.tensors if tensor.slot is None] == []
+    info = inspect(directory)
+    assert info.problems == []
+    assert info.codec is not None
+    assert info.licence == "CC0-1.0"
+
+    if form == "official":
+        return
+    tensors = rounded(form, directory, read_tensors(official), read_config(official))
+    target = reference(official, tensors, tmp_path / "reference")
+    if form in PRUNED:  # with experts in FP8
+        shutil.copy(directory / "config.json", target / "config.json")
+    ours, theirs = rt_drama3.load(directory, device="cpu", dtype="float32"), loaded(target)
+    same_parameters(ours.model, theirs, form)
+    counts = {"pruned-uniform": (3, 3)}.get(form, (3, 2) if form in PRUNED else (4, 4))
+    assert ours.config.backbone.experts == counts
+    rows = prompt_rows(ours, TEXT)
+    codes = solo(ours.model, rows, GREEDY, 0, FRAMES)
+    assert codes == solo(theirs, rows, GREEDY, 0, FRAMES)
+
+
+@pytest.mark.parametrize("form", ["mlx4", "comfy", "gguf-q8_0"])
+def test_codec_of_a_form(form: str, official: Path, tmp_path: Path) -> None:
+    """With weight norm folded or not, in one file with the model or in its own."""
+    make_tiny(tmp_path / "form", form=form)
+    ours = load_codec(tmp_path / "form", "cpu", torch.float32)
+    theirs = load_codec(official, "cpu", torch.float32)
+    wanted = dict(theirs.named_parameters())
+    assert ours.has_encoder
+    near = 2**-9 if form.startswith("gguf") else 0  # half precision
+    for name, value in ours.named_parameters():
+        torch.testing.assert_close(value, wanted[name], rtol=near, atol=near, msg=name)
+
+
+def test_a_folded_codec_is_the_same(official: Path) -> None:
+    state = torch.load(official / "codec.pth", weights_only=True)
+    config = load_codec(official, "cpu", torch.float32).config
+    folded = folded_codec_state(config, state)
+    assert not any("original" in name or "weight_" in name for name in folded)
+    assert folded["decoder.model.0.conv.weight"].shape == (64, 64, 7)
+    torch.testing.assert_close(
+        folded["quantizer.quantizer.quantizers.0.in_proj.weight"],
+        torch._weight_norm(
+            state["quantizer.quantizer.quantizers.0.in_proj.weight_v"],
+            state["quantizer.quantizer.quantizers.0.in_proj.weight_g"],
+        ),
+    )
