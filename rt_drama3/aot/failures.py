@@ -20,6 +20,7 @@ from rt_drama3.system.paths import cache_dir
 
 FAILED, DISCARDED = ".failed", ".discarded"
 KEPT = 24 * 3600.0  # seconds
+_UNREADABLE = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 
 
 def folder() -> Path:
@@ -73,7 +74,7 @@ def records() -> list[tuple[Path, str, bool]]:
     """Every record in the cache: path, last line, and whether a build waits for its expiry."""
     found = []
     for path in _files():
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with contextlib.suppress(*_UNREADABLE):
             lines = str(json.loads(path.read_text(encoding="utf-8"))["reason"]).strip().splitlines()
             waits = path.suffix == FAILED and _read(path) is not None
             found.append((path, (lines or ["unknown"])[-1], waits))
@@ -148,7 +149,7 @@ def _write(file: Path, reason: str) -> None:
 
 def _read(file: Path) -> str | None:
     """The reason in a record that still applies; one that cannot be read does not."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    with contextlib.suppress(*_UNREADABLE):
         facts = json.loads(file.read_text(encoding="utf-8"))
         age = time.time() - float(facts["time"])
         if 0 <= age < KEPT and facts["compiler"] == _compiler_facts():

@@ -118,7 +118,7 @@ def kept_experts(metadata: Mapping[str, Any], layers: int) -> list[Sequence[int]
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise fault from error
     if isinstance(value, dict):
         by_layer = {str(key).rpartition(".")[2]: ids for key, ids in value.items()}

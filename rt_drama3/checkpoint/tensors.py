@@ -38,6 +38,8 @@ TORCH_DTYPES = {
 }
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 _AGAIN = "Download the checkpoint again."
+# What reading a damaged header can raise; a number in it may be infinite, or have 5,000 digits.
+_DAMAGED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ def _header(directory: Path, shard: str) -> tuple[list[Entry], Mapping[str, Any]
             )
             for name, values in header.items()
         ]
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except _DAMAGED as error:
         raise CheckpointError(f"{path} has a damaged header ({error}). {_AGAIN}") from error
     entries.sort(key=lambda entry: entry.start)
     end = 8 + length

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -23,6 +23,7 @@ _WANTED: dict[Any, str] = {
     str: "a string",
     tuple[int, ...]: "a list of whole numbers",
     tuple[str, ...]: "a list of strings",
+    tuple[tuple[str, str], ...]: "a table of strings",
 }
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
 
@@ -63,7 +64,7 @@ def read_toml(path: str | os.PathLike[str] | None) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path.") from error
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
@@ -157,10 +158,22 @@ def _convert(kind: Any, value: Any) -> Any:
         return _whole(value)
     if kind is float:
         return float(value) if not isinstance(value, bool) else _only(float, value)
+    if kind == tuple[tuple[str, str], ...]:
+        return tuple((_only(str, name), _only(str, entry)) for name, entry in _pairs(value))
     parts = value.replace(",", " ").split() if isinstance(value, str) else value
     if kind == tuple[int, ...]:
         return tuple(_whole(part) for part in parts)
     return tuple(_only(str, part) for part in parts)
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The entries of a table; in an environment variable, ``name=value, name=value``."""
+    if isinstance(value, str):
+        parts = [part.partition("=") for part in value.split(",") if part.strip()]
+        if not all(sign for _, sign, _ in parts):
+            raise ValueError
+        return [(name.strip(), entry.strip()) for name, _, entry in parts]
+    return value.items() if isinstance(value, Mapping) else value
 
 
 def _only(kind: type, value: Any) -> Any:

@@ -62,7 +62,9 @@ def test_a_failure_does_not_apply_to_another_compiler(
     assert failure(package) is None
 
 
-@pytest.mark.parametrize("content", ["", "Traceback\nOSError: of an earlier version", "[]", "{}"])
+@pytest.mark.parametrize(
+    "content", ["", "Traceback\nOSError: of an earlier version", "[]", "{}", "[" * 100_000]
+)
 def test_a_record_that_cannot_be_read_is_ignored(package: Path, content: str) -> None:
     package.with_suffix(".failed").write_text(content)
     assert failure(package) is None

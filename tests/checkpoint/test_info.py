@@ -157,9 +157,15 @@ def test_licence(tmp_path: Path, name: str, text: str, licence: str | None) -> N
     assert inspect(tmp_path).licence == licence
 
 
-def test_unreadable_kept_list_is_a_problem(tiny: Path) -> None:
+def test_a_folder_of_licences_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "LICENSES").mkdir()
+    assert inspect(tmp_path).licence is None
+
+
+@pytest.mark.parametrize("kept", [3, "[" * 100_000])
+def test_unreadable_kept_list_is_a_problem(tiny: Path, kept: object) -> None:
     index = tiny / "model.safetensors.index.json"
-    edit_json(index, lambda values: values["metadata"].update(drama_experts=3))
+    edit_json(index, lambda values: values["metadata"].update(drama_experts=kept))
     info = inspect(tiny)
     assert any("drama_experts" in problem for problem in info.problems)
     assert info.missing == []

@@ -249,7 +249,9 @@ def _header(**entries: object) -> bytes:
         _header(a={"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}) + b"1234",
         _header(a={"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}) + b"12345678",
         _header(a={"dtype": "X", "shape": [1], "data_offsets": [0, -4]}),
+        _header(a={"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}) + b"1234",
         (8).to_bytes(8, "little") + b"not json",
+        (100_000).to_bytes(8, "little") + b"[" * 100_000,
         b"\xff" * 64,
     ],
 )

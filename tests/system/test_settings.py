@@ -82,3 +82,11 @@ def test_no_file_has_no_tables(tmp_path: Path) -> None:
     assert read_toml(None) == {}
     with pytest.raises(ConfigError, match="cannot read"):
         read_toml(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 100_000, "x = " + "9" * 10_000, "x = ", "\ud800"])
+def test_a_file_that_is_not_toml_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(ConfigError, match=r"bad\.toml is not"):
+        read_toml(file)
