@@ -158,7 +158,7 @@ class EngineCore:
         stream = self.streams.get(speech)
         if stream is None:
             raise RequestError("this stream has ended; open a new one.")
-        speakable = isinstance(text, str) and bool(text.strip())
+        speakable = isinstance(text, str) and stream.text.can_be_spoken_with(text)
         if speakable and not (stream.text.final or stream.cancelled):
             with self._lock:
                 self.admission.claim(stream, self.open_streams())
@@ -291,7 +291,7 @@ class EngineCore:
         limit = stream.request.max_frames
         if final and empty:
             self._end(stream)
-        elif limit is not None and stream.frames >= limit:
+        elif limit is not None and stream.frames + stream.silent_segments >= limit:
             stream.complete = False
             self._end(stream)
         elif not empty:
@@ -387,9 +387,13 @@ class EngineCore:
 
     def _make_frames(self) -> bool:
         """Makes one frame for every speaking stream that is not paused."""
-        speaking = [s for s in self.slots.in_phase(Phase.SPEAKING) if s.paused_since is None]
-        for stream in speaking:
-            stream.steps += 1
+        speaking: list[Stream] = []
+        for stream in self.slots.in_phase(Phase.SPEAKING):
+            if stream.cancelled:  # since the turn began, which may have read a chunk meanwhile
+                self._end(stream)
+            elif stream.paused_since is None:
+                speaking.append(stream)
+                stream.steps += 1
         # On CUDA a stream that has reached its end makes one frame more, which is dropped.
         context = self.runner.context
         entries = [(s, s.epoch, s.slot.index, min(s.cached_rows, context)) for s in speaking]
@@ -443,6 +447,8 @@ class EngineCore:
         if stream.codes:
             stream.spoken.append((stream.segments[-1][0], np.stack(stream.codes, 1)))
             stream.codes = []
+        else:
+            stream.silent_segments += 1
         now = self._clock()
         with self._lock:  # text may come just now
             self.admission.want(stream, now + stream.playout.unheard(now))

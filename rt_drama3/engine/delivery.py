@@ -140,20 +140,22 @@ class Delivery:
         decoded = self._clock()
         stream.durations.codec += decoded - started
         self._costs.decode.setdefault(batch.frames, Estimate()).add(decoded - started)
-        while playout.announced <= batch.segment:
-            stream.speech.put(_segment(stream, playout.announced))
-            playout.announced += 1
+        _announce(stream, batch.segment)
         stamps = Stamps(stream.accepted, batch.prefilled, batch.sampled, decoded)
         rate, first, frames = self._sample_rate, batch.first_frame, batch.frames
         if stream.speech.put(Audio(pcm, first, frames, rate, batch.segment, stamps)):
             playout.play(frames, self._clock())
 
 
-def _segment(stream: Stream, index: int) -> Segment:
-    text, first_frame = stream.segments[index]
-    later = stream.segments[index + 1 :]
-    waiting = stream.text.waiting + sum(len(text) for text, _ in later)
-    return Segment(index, text, first_frame, waiting, stream.text.count)
+def _announce(stream: Stream, last: int) -> None:
+    """Puts the ``Segment`` events up to segment ``last``; thousands may be silent."""
+    playout = stream.playout
+    begun = stream.segments[playout.announced :]
+    waiting = stream.text.waiting + sum(len(text) for text, _ in begun)
+    for text, first_frame in begun[: last + 1 - playout.announced]:
+        waiting -= len(text)
+        stream.speech.put(Segment(playout.announced, text, first_frame, waiting, stream.text.count))
+        playout.announced += 1
 
 
 def _report_idle(stream: Stream) -> None:

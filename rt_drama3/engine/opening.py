@@ -43,7 +43,10 @@ def open_stream(
         RequestError: the text or a setting cannot be used.
     """
     normalizes = check_normalize(request.normalize, loaded.prompts.normalizes)
-    text = TextIntake(loaded.prompts.reads_directions, loaded.segments.longest, normalizes)
+    prompts = loaded.prompts
+    text = TextIntake(
+        prompts.reads_directions, loaded.segments.longest, normalizes, prompts.directions_sound
+    )
     if request.final:
         text.set_whole(request.text)
     else:

@@ -261,6 +261,8 @@ class Stream:
         spoken: text and codes of each finished one.
         codes: frames of the present one, ``[num_codebooks]`` each.
         frames: number of all frames.
+        silent_segments: those that ended without a frame; each counts as one for ``max_frames``,
+            so that a text of any length ends.
         steps: number of steps of the present segment, which may be one ahead of its frames.
         epoch: counts segments, to recognise late results of an earlier one.
         held: a code-0 frame, and when it was sampled; dropped if eos follows.
@@ -295,6 +297,7 @@ class Stream:
     spoken: Turns = field(default_factory=list)
     codes: list[Codes] = field(default_factory=list)
     frames: int = 0
+    silent_segments: int = 0
     steps: int = 0
     epoch: int = 0
     held: tuple[Codes, float] | None = None
@@ -385,7 +388,7 @@ class Stream:
         rows = len(self.prompt.rows) - self.system_rows
         frames = self.prompt.cap / CAP_MARGIN
         if self.spoken:
-            frames = sum(codes.shape[1] for _, codes in self.spoken) / len(self.spoken)
+            frames = (self.frames - len(self.codes)) / len(self.spoken)
         else:  # the first and the latest segment will be in it
             rows += 2 * int(frames)
         return -(-rows // chunk) * chunk_seconds / (max(frames, 1) * frame_seconds)

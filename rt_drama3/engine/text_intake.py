@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
 
 from rt_drama3.errors import RequestError
-from rt_drama3.text.directions import spoken_words
+from rt_drama3.text.directions import can_be_spoken, has_words, spoken_words
 from rt_drama3.text.normalize import keeps_speech
 from rt_drama3.text.rules import (
     SEGMENT_BYTES,
     check_part,
     check_text,
     flatten,
+    has_speech,
     last_speaker_tag,
     split_growing,
     split_text,
@@ -23,6 +25,7 @@ from rt_drama3.text.sentences import blocks, can_stand_alone
 LONGEST_PENDING = 1_000_000  # characters of text that may wait in one stream
 LONGEST_SENTENCE = 2 * SEGMENT_BYTES  # bytes; a longer sentence is cut before its end arrives
 LONGEST_TOKEN = 24  # characters; a special token may arrive in parts
+_ARRIVING_DIRECTION = re.compile(r"\[[^\[\]]{0,200}\Z")
 
 
 class TextIntake:
@@ -35,6 +38,8 @@ class TextIntake:
         longest: maximum size of a segment, in UTF-8 bytes.
         normalizes: its segments will be normalised; paragraphs and list items are then segments of
             their own.
+        directions_sound: a direction alone is something to speak; of several segments in a row that
+            have no words, the first one is spoken.
 
     Attributes:
         normalizes: see above.
@@ -49,13 +54,16 @@ class TextIntake:
         reads_directions: bool = True,
         longest: int = SEGMENT_BYTES,
         normalizes: bool = False,
+        directions_sound: bool = True,
     ) -> None:
         self._reads_directions, self._longest = reads_directions, longest
+        self._directions_sound = directions_sound
         self.normalizes, self.stands, self.pushed = normalizes, False, 0.0
         self._pushing = threading.Lock()  # held while text is parsed, which may take long
         self._lock = threading.Lock()  # guards the segments
         self._growing = ""
         self._speaker = ""  # tag of the current speaker's turn
+        self._wordless = False  # the latest segment has only directions
         self._segments: deque[str] = deque()
         self._waiting = 0  # characters in the segments
         self._flushed = False
@@ -102,6 +110,11 @@ class TextIntake:
             self._add(*ready)
             self._growing, self.pushed = growing, now
             self.stands = can_stand_alone(growing, normalized=self.normalizes)
+
+    def can_be_spoken_with(self, text: str) -> bool:
+        """Whether there is something to speak once a text is added (any thread)."""
+        growing = _ARRIVING_DIRECTION.sub("", self._growing + text)
+        return can_be_spoken(growing, self._directions_sound)
 
     def flush(self) -> None:
         """Makes segments of all text.
@@ -164,6 +177,7 @@ class TextIntake:
         text, self._growing, self.stands = self._growing, "", False
         check_part(text)
         self._add(*(blocks(text) if self.normalizes else [text]))
+        self._wordless = False
 
     def _add(self, *texts: str) -> None:
         """Adds the segments of some texts, of all or, if one cannot be spoken, of none."""
@@ -176,13 +190,23 @@ class TextIntake:
             own = with_speaker_tag(words) == words
             segments += split_text(words if own else speaker + words, self._longest)
             speaker = last_speaker_tag(words) or speaker
-        if self.normalizes:
-            segments = list(filter(keeps_speech, segments))
-        self._speaker = speaker
+        spoken, wordless = [], self._wordless
+        for segment in filter(self._speaks, segments):
+            before, wordless = wordless, "[" in segment and not has_words(segment)
+            if not (before and wordless):
+                spoken.append(segment)
+        self._speaker, self._wordless = speaker, wordless
         with self._lock:
-            self._segments.extend(segments)
-            self._waiting += sum(map(len, segments))
-            self.count += len(segments)
+            self._segments.extend(spoken)
+            self._waiting += sum(map(len, spoken))
+            self.count += len(spoken)
+
+    def _speaks(self, segment: str) -> bool:
+        """Whether a segment with speech (``has_speech``) is spoken: also once it is normalised."""
+        speaks = has_speech if self._directions_sound else has_words
+        if self.normalizes and not keeps_speech(segment, speaks):
+            return False
+        return self._directions_sound or has_words(segment)
 
 
 def _arrived(text: str) -> str:

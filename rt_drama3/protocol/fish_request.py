@@ -7,7 +7,6 @@ named here are ignored, since clients send many.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,7 +30,6 @@ DEFAULT_RATE = 44_100
 SDK_SAMPLING = 0.7  # what SDKs send for temperature and top_p by default
 SPEEDS = (0.25, 4.0)  # range that clients may send
 _LEAST_TOP_P = 1e-3
-_CLOUD_ID = re.compile(r"[0-9a-f]{32}")
 _LONGEST_MODEL = 64
 
 
@@ -49,15 +47,13 @@ def read_request(
     Raises:
         Refused: a field that matters has a value that cannot be used.
     """
-    voices = _voices(fields, limits)
     references, speakers = _references(fields, facts, limits)
     prosody = fields.map("prosody") or Fields({})
     notices = speed_notices(prosody.number("speed", *SPEEDS))
     return SpeechOrder(
         text=text,
         final=final,
-        voices=voices,
-        voice_optional=len(voices) == 1 and _CLOUD_ID.fullmatch(voices[0]) is not None,
+        voices=_voices(fields, limits),
         references=tuple(
             clip if speakers == 1 else replace(clip, text=as_speaker(clip.text, n))
             for n, clip in references

@@ -33,10 +33,6 @@ from rt_drama3.scenes.takes import FAMILY, SCHEMA
 
 OPENAI_FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
 OPENAI_RATE = 24_000  # every client assumes this rate for raw PCM; wav follows it
-# Names that OpenAI's clients send by default, whatever voices a server has.
-OPENAI_VOICES = frozenset(
-    ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer")
-) | {"verse", "marin", "cedar"}
 JSON_TYPES = ("application/json", "")  # clients that send none send JSON
 MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 MAX_TAKES = 32  # to choose the best from
@@ -96,7 +92,6 @@ def parse_openai_speech(
         text=text,
         final=True,
         voices=(voice,) if voice else (),
-        voice_optional=voice is not None and voice.lower() in OPENAI_VOICES,
         references=tuple(
             read_reference(entry, facts, limits, base64_too=True)
             for entry in fields.maps("references", limits.references)

@@ -16,10 +16,16 @@ from rt_drama3.protocol.formats import Output
 from rt_drama3.protocol.limits import ModelFacts, ProtocolLimits
 from rt_drama3.protocol.refusals import Refused
 from rt_drama3.scenes.takes import PreviousTake
-from rt_drama3.text.rules import check_text, has_speech
+from rt_drama3.text.directions import can_be_spoken
+from rt_drama3.text.rules import check_text
 
 # A voice is looked up by its name, which cannot be mistaken for a path.
 _VOICE = re.compile(r"[^\W_][\w .:@+-]{0,127}")
+# Clients send these by default, whatever voices a server has: OpenAI's, and ids of Fish's cloud.
+_STOCK_VOICE = re.compile(
+    r"alloy|ash|ballad|coral|echo|fable|onyx|nova|sage|shimmer|verse|marin|cedar|[0-9a-f]{32}",
+    re.IGNORECASE,
+)
 _SPEAKER_TAG = re.compile(r"\s*<\|speaker:")
 LARGEST_SEED = 2**64 - 1
 MAX_DECIBELS = 20.0
@@ -96,8 +102,6 @@ class SpeechOrder:
         text: what is known of the text.
         final: whether that is all of it; otherwise more follows in events.
         voices: names of stored voices; voice n speaks as speaker n.
-        voice_optional: clients send this name by default (a stock voice of OpenAI, an id of Fish's
-            cloud): if no such voice is stored, the default voice speaks.
         references: clips to follow, in addition to voices.
         history: earlier turns, with codes.
         directing: guidance, steering and earlier takes.
@@ -119,7 +123,6 @@ class SpeechOrder:
     text: str = ""
     final: bool = False
     voices: tuple[str, ...] = ()
-    voice_optional: bool = False
     references: tuple[Reference, ...] = ()
     history: tuple[Reference, ...] = ()
     directing: Directing = field(default_factory=Directing)
@@ -137,10 +140,13 @@ class SpeechOrder:
     instructions: str | None = None
     notices: tuple[str, ...] = ()
 
-    @property
-    def speechless(self) -> bool:
-        """The text is complete and has nothing to speak: answer without audio."""
-        return self.final and not has_speech(self.text)
+    def is_speechless(self, directions_sound: bool) -> bool:
+        """Whether the text is complete and has nothing to speak: the answer is without audio.
+
+        Args:
+            directions_sound: of the checkpoint, see ``PromptBuilder``.
+        """
+        return self.final and not can_be_spoken(self.text, directions_sound)
 
     def max_frames(self, facts: ModelFacts) -> int | None:
         """``max_seconds`` in frames."""
@@ -193,13 +199,23 @@ def checked_voice(fields: Fields, name: str, value: object) -> str:
     Raises:
         Refused: ``bad_field``.
     """
-    if not isinstance(value, str) or not _VOICE.fullmatch(value):
+    if not isinstance(value, str) or not is_voice_name(value):
         raise fields.refuse(
             name,
             "a voice's name has up to 128 letters, digits, spaces and . : @ + - _, a letter or "
             "digit first",
         )
     return value
+
+
+def is_voice_name(name: str) -> bool:
+    """Whether a voice can have this name."""
+    return _VOICE.fullmatch(name) is not None
+
+
+def is_stock_voice(name: str) -> bool:
+    """Whether clients send this name without anyone's choice: it may mean the default voice."""
+    return _STOCK_VOICE.fullmatch(name) is not None
 
 
 def transcript(fields: Fields, limits: ProtocolLimits) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from rt_drama3.text.rules import SPEAKER_TAG
+from rt_drama3.text.rules import SPEAKER_TAG, has_speech
 from rt_drama3.text.sentences import WHITE_SPACE, closing_tags
 
 _SPECIAL = re.compile(r"<\|[^|<>]*\|>")  # turns begin at these; a direction ends within its turn
@@ -72,6 +72,21 @@ def spoken_words(text: str) -> str:
     """
     lines = _AROUND_TAG.split(strip_directions(text))[::2]  # the odd items are speaker numbers
     return "\n".join(line for line in lines if line)
+
+
+def has_words(text: str) -> bool:
+    """Whether the text has something to speak (``has_speech``) besides its directions."""
+    return has_speech(text if "[" not in text else strip_directions(text))
+
+
+def can_be_spoken(text: str, directions_sound: bool) -> bool:
+    """Whether the text has something to speak.
+
+    Args:
+        text: of any length.
+        directions_sound: whether a direction alone counts, see ``PromptBuilder``.
+    """
+    return has_speech(text) if directions_sound else has_words(text)
 
 
 def has_directions(text: str) -> bool:

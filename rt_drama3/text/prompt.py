@@ -75,6 +75,11 @@ class PromptBuilder:
         fixed = (_SYSTEM, _TASK, _TASK_WITH_REFERENCES, _USER, _VOICE, _END)
         self._fixed = {part: self._text_rows(part) for part in fixed}
 
+    @property
+    def directions_sound(self) -> bool:
+        """Whether a direction alone may be heard, as ``[laughs]``: not if it knows only words."""
+        return self.reads_directions and not self.normalizes
+
     def text_tokens(self, text: str) -> int:
         """Number of tokens of the text alone."""
         return len(self.tokenizer.encode(text).ids)

@@ -31,13 +31,27 @@ PATIENCE = 20_000  # turns after which a test fails
 
 
 class Clock:
-    """Seconds, when called."""
+    """Seconds, when called.
+
+    Attributes:
+        moved: called whenever time has passed, in the middle of the work that took it.
+    """
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self._now = 1000.0
+        self.moved: Callable[[], None] = lambda: None
 
     def __call__(self) -> float:
-        return self.now
+        return self._now
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self._now = now
+        self.moved()
 
 
 class Later(Executor):

@@ -389,3 +389,55 @@ def test_nothing_that_was_accepted_is_lost_when_the_end_comes_from_elsewhere() -
         intake.finish()
         client.join(20)
         assert " ".join(pieces(intake)).split() == accepted
+
+
+# Directions without words.
+
+
+def directed(text: str, *, sound: bool, normalizes: bool = False) -> list[str]:
+    """Pieces of a text that arrives whole, and of one that arrives in parts: the same."""
+    whole, parts = (TextIntake(True, 140, normalizes, sound) for _ in range(2))
+    whole.set_whole(text)
+    for at in range(0, len(text), 7):
+        parts.push(text[at : at + 7])
+    parts.finish()
+    found = pieces(whole)
+    assert sum(map(len, found)) >= sum(map(len, pieces(parts)))
+    return found
+
+
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_directions_alone_are_nothing_to_a_voice_of_words(normalizes: bool) -> None:
+    for text in ("[whispering] " * 300, "[fast]", "<whisper>[x]</whisper>", "[fast] ... [slow]!"):
+        assert directed(text, sound=False, normalizes=normalizes) == []
+    found = directed("[fast] " * 60 + "Hello.", sound=False, normalizes=normalizes)
+    assert [piece[-6:] for piece in found] == ["Hello."]
+
+
+def test_of_directions_in_a_row_the_first_ones_sound() -> None:
+    assert directed("[laughs]", sound=True) == ["[laughs]"]
+    (piece,) = directed("[laughs] " * 3000, sound=True)
+    assert piece == ("[laughs] " * 15).strip()
+    found = directed("[laughs] " * 300 + "Hello. " * 40, sound=True)
+    assert ["Hello." in piece for piece in found] == [False, True, True, True]
+    assert sum(piece.count("Hello.") for piece in found) == 40
+
+
+def test_directions_of_another_turn_sound_again() -> None:
+    intake = TextIntake()
+    for _ in range(3):
+        intake.push("[laughs]")
+        intake.flush()
+    assert pieces(intake) == ["[laughs]"] * 3
+
+
+def test_what_may_be_spoken_with_more_text() -> None:
+    intake = TextIntake(directions_sound=False)
+    assert not intake.can_be_spoken_with("[fast] ")
+    assert not intake.can_be_spoken_with("[fas")
+    assert not intake.can_be_spoken_with("...")
+    assert intake.can_be_spoken_with("Hi")
+    intake.push("[fas")
+    assert not intake.can_be_spoken_with("t] ")
+    assert intake.can_be_spoken_with("t] a")
+    assert TextIntake().can_be_spoken_with("[laughs]")

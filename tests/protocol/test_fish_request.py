@@ -114,9 +114,6 @@ def test_normalize_is_left_to_the_checkpoint_unless_it_is_switched(sent: Any, me
 
 def test_voices() -> None:
     assert order(reference_id="anna").voices == ("anna",)
-    assert not order(reference_id="anna").voice_optional
-    cloud = order(reference_id="933563129e564b19a115bedd57b7406a")
-    assert cloud.voice_optional
     for nothing in (None, "", []):
         assert order(reference_id=nothing).voices == ()
     assert order(reference_id=["anna", "ben"]).voices == ("anna", "ben")

@@ -93,9 +93,16 @@ def test_a_final_text_needs_no_finish() -> None:
 @pytest.mark.parametrize("text", ["", "   ", "...", "😀", "\u200b!"])
 def test_text_without_words_is_accepted(text: str) -> None:
     order = started(native(), text=text, final=True).order
-    assert order.speechless
-    assert not started(native(), text=text).order.speechless  # more may come
-    assert not started(native(), text="1", final=True).order.speechless
+    assert order.is_speechless(True)
+    assert not started(native(), text=text).order.is_speechless(True)  # more may come
+    assert not started(native(), text="1", final=True).order.is_speechless(True)
+
+
+def test_directions_alone_are_speech_where_they_sound() -> None:
+    order = started(native(), text="[laughs] [[loudly] so]", final=True).order
+    assert not order.is_speechless(True)
+    assert order.is_speechless(False)
+    assert not started(native(), text="[laughs] Ha", final=True).order.is_speechless(False)
 
 
 def test_a_flush_with_nothing_buffered_makes_nothing() -> None:

@@ -7,6 +7,7 @@ English only. See docs/text.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -68,12 +69,12 @@ def normalized(segment: str) -> str:
     return normalize(segment).text
 
 
-def keeps_speech(segment: str) -> bool:
-    """Whether a segment with speech (``has_speech``) still has some once it is normalised.
+def keeps_speech(segment: str, speaks: Callable[[str], bool] = has_speech) -> bool:
+    """Whether a segment with something to speak still has some once it is normalised.
 
     Only markup can be left out, so prose is not normalised for the answer.
     """
-    return not _MARKUP.search(segment) or has_speech(normalized(segment))
+    return not _MARKUP.search(segment) or speaks(normalized(segment))
 
 
 def _normalize(text: str, notices: dict[str, None]) -> str:
