@@ -2,9 +2,8 @@
 
 The decoder is FFmpeg (through PyAV), which also supports playlists, concatenation lists and session
 descriptions: small text files that make it open other files or sockets. Clips are untrusted, so
-    only
-containers that hold their own audio are allowed, and FFmpeg never opens anything itself: it reads
-from memory or from a file that was opened here.
+only containers that hold their own audio are allowed, and FFmpeg never opens anything itself: it
+reads from memory or from a file that was opened here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import io
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeAlias, cast
 
 import av
@@ -40,13 +39,14 @@ _EXACT_LENGTH = ("flac", "aiff", "wv")
 # Raw sequences of frames, found by their sync words among any other bytes.
 _BARE_FRAMES = ("aac", "ac3", "eac3", "mp3")
 _MAX_CHANNELS = 64
+MAX_VALUES = 12_000_000  # samples times channels: a minute of stereo at 96 kHz
 _MAX_PEAK = 8.0  # float files may overshoot 1 slightly; beyond this they were never scaled
 _MAX_CHUNKS = 1_000  # in a WAV file before its samples; real files have a few
 GRACE = 0.1  # seconds: lossy encoders pad the end of a clip
 
 
 def read_audio(
-    source: AudioSource, *, max_seconds: float = 60.0
+    source: AudioSource, *, max_seconds: float = 60.0, check: Callable[[], None] | None = None
 ) -> tuple[NDArray[np.float32], int]:
     """Reads an audio file into mono float samples at the file's own rate.
 
@@ -58,19 +58,20 @@ def read_audio(
         source: a path, the bytes of a file, or a binary file object, which is read from its
             beginning and left open.
         max_seconds: maximum duration (plus a tenth of a second, since lossy encoders pad).
+        check: called before each packet is decoded; what it raises ends the reading.
 
     Returns:
         ``[samples]`` float32 in [-1, 1], and their rate in Hz.
 
     Raises:
         RequestError: the file is missing, unreadable, too long, empty, damaged, truncated, not
-            audio, or has samples that are not finite.
+            audio, or has too many samples or some that are not finite.
     """
     if not (math.isfinite(max_seconds) and max_seconds > 0):
         raise RequestError(f"max_seconds must be a positive number, not {max_seconds!r}.")
     if isinstance(source, bytes | bytearray | memoryview):
         name = f"The audio ({len(source)} bytes)"
-        return _read(io.BytesIO(source), name, max_seconds)
+        return _read(io.BytesIO(source), name, max_seconds, check)
     if isinstance(source, str | os.PathLike):
         name = os.fspath(source)
         try:
@@ -79,7 +80,7 @@ def read_audio(
             reason = getattr(error, "strerror", None) or str(error)
             raise RequestError(f"{name} cannot be opened: {reason}.") from error
         with file:
-            return _read(file, name, max_seconds)
+            return _read(file, name, max_seconds, check)
     name = str(getattr(source, "name", "The audio stream"))
     try:
         binary = isinstance(source.read(0), bytes)
@@ -89,19 +90,28 @@ def read_audio(
         raise RequestError(f"{name} cannot be read: {error}.") from error
     if not binary:
         raise RequestError(f"{name} is open as text; open it in binary mode ('rb').")
-    return _read(source, name, max_seconds)
+    return _read(source, name, max_seconds, check)
 
 
-def _read(file: BinaryIO, name: str, max_seconds: float) -> tuple[NDArray[np.float32], int]:
+def _read(
+    file: BinaryIO, name: str, max_seconds: float, check: Callable[[], None] | None
+) -> tuple[NDArray[np.float32], int]:
     try:
         _check_wav_is_whole(file, name)
         with _open(file, name) as container:
             stream = _audio_stream(container, name)
             chunks: list[NDArray[np.float32]] = []
-            count = rate = 0
-            for frame in _frames(container, stream, name):
+            count = rate = values = 0
+            for frame in _frames(container, stream, name, check):
                 _check_frame(frame, rate, name)
                 rate = frame.sample_rate
+                values += frame.samples * frame.layout.nb_channels
+                if values > MAX_VALUES:
+                    raise RequestError(
+                        f"{name} has more than {MAX_VALUES:,} samples in all channels; trim it, or "
+                        f"lower its sample rate ({rate} Hz) or the number of its channels "
+                        f"({frame.layout.nb_channels})."
+                    )
                 chunks.append(_mono(frame))
                 count += frame.samples
                 if count > (max_seconds + GRACE) * rate:
@@ -141,7 +151,9 @@ def _audio_stream(container: InputContainer, name: str) -> AudioStream:
     return stream
 
 
-def _frames(container: InputContainer, stream: AudioStream, name: str) -> Iterator[AudioFrame]:
+def _frames(
+    container: InputContainer, stream: AudioStream, name: str, check: Callable[[], None] | None
+) -> Iterator[AudioFrame]:
     """Decodes the stream; refuses damage, but accepts foreign bytes around raw frames.
 
     Tags and other junk at either end of an mp3 are common and harmless. A gap in the middle is not:
@@ -152,6 +164,8 @@ def _frames(container: InputContainer, stream: AudioStream, name: str) -> Iterat
     started = False
     try:
         for packet in container.demux(stream):
+            if check is not None:
+                check()
             try:
                 frames = packet.decode()
             except av.InvalidDataError as error:
@@ -204,14 +218,14 @@ def _truncated(name: str, facts: str) -> RequestError:
 
 
 def _checked(samples: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-    peak = float(np.abs(samples).max())
+    peak = float(max(samples.max(), -samples.min()))
     if not math.isfinite(peak):
         raise RequestError(f"{name} has samples that are NaN or infinite; export it again.")
     if peak > _MAX_PEAK:
         raise RequestError(
             f"{name} has float samples of up to {peak:g}; scale them to -1..1 before saving."
         )
-    return np.clip(samples, -1.0, 1.0)
+    return np.clip(samples, -1.0, 1.0, out=samples)
 
 
 def _check_wav_is_whole(file: BinaryIO, name: str) -> None:

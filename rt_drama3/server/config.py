@@ -16,12 +16,14 @@ from typing import Any
 from rt_drama3.errors import ConfigError
 from rt_drama3.protocol import ProtocolLimits
 from rt_drama3.protocol.listening import MODES
+from rt_drama3.protocol.order import is_voice_name
 from rt_drama3.system.paths import data_dir
 from rt_drama3.system.settings import check_settings, read_settings, read_toml, setting
 
 SERVER_PREFIX = "RT_DRAMA3_SERVER_"
 LIMIT_PREFIX = "RT_DRAMA3_LIMIT_"
 LONGEST_KEY = 1_024
+UNKNOWN_VOICE = ("auto", "default", "error")
 SINKS = ("speaker", "mic")  # files would grow for as long as the server runs
 
 
@@ -51,6 +53,11 @@ class ServerConfig:
         drain_seconds: time for running speech to finish after SIGTERM; then it is faded out.
         data_folder: folder of named voices.
         max_voices: maximum number of stored voices.
+        unknown_voice: for a voice that is not stored, ``error`` refuses, ``default`` speaks in the
+            default voice, with a notice; ``auto`` is ``default`` where the checkpoint has one fixed
+            voice. OpenAI's own names and the ids of Fish's cloud mean the default voice anyway.
+        voice_aliases: names that clients use for stored voices, such as the ids of a cloud; an
+            empty name is the default voice.
         send_buffer: bytes that the system may buffer per connection; bounds the cost of a client
             that stopped reading, and how late that is noticed.
         body_seconds: time for a request's body to arrive after its head (which has a minute).
@@ -84,6 +91,8 @@ class ServerConfig:
     drain_seconds: float = setting(10.0, 0, 3_600)
     data_folder: str = ""
     max_voices: int = setting(1_000, 0, 1_000_000)
+    unknown_voice: str = setting("auto", choices=UNKNOWN_VOICE)
+    voice_aliases: tuple[tuple[str, str], ...] = ()
     send_buffer: int = setting(262_144, 4_096, 1 << 30)
     body_seconds: float = setting(30.0, 0.1, 3_600)
     url_references: bool = False
@@ -106,6 +115,12 @@ class ServerConfig:
                 f"sink is {self.sink!r}; it must be speaker, speaker:DEVICE, mic or mic:NAME."
             )
         forwarders(self.trusted_proxies)
+        for name in [name for pair in self.voice_aliases for name in pair]:
+            if name and not is_voice_name(name):
+                raise ConfigError(
+                    f"voice_aliases has {name!r}; a voice's name has up to 128 letters, digits, "
+                    "spaces and . : @ + - _, a letter or digit first."
+                )
         for key in self.api_keys:
             if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():
                 raise ConfigError(

@@ -49,6 +49,14 @@ class Metrics:
         )
         self.sent = counter("sent_bytes_total", "Audio sent.", "route")
         self.frames = counter("frames_total", "Frames generated.")
+        self.clip_requests = Gauge(
+            "rt_drama3_clip_requests",
+            "Requests whose reference clips are decoded, or wait for that.",
+            registry=self.registry,
+        )
+        self.clip = histogram(
+            "clip_seconds", "A reference clip's wait for a thread and its decoding.", _SECONDS
+        )
         self.first_audio = histogram(
             "first_audio_seconds", "From the start of an utterance to its first audio.", _SECONDS
         )

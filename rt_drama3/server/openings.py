@@ -19,12 +19,14 @@ from rt_drama3.protocol.order import checked_audio
 from rt_drama3.scenes.best_of import duration_sanity, rank
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.conversion import Converter
+from rt_drama3.server.metrics import Metrics
 from rt_drama3.server.notices import normalization_notices
-from rt_drama3.server.references.clips import read_clips
+from rt_drama3.server.references.clips import ClipReader
 from rt_drama3.server.references.fetch import Fetcher
+from rt_drama3.server.references.voice_choice import ChosenVoice, choose_voices
 from rt_drama3.server.references.voices import VoiceStore
 from rt_drama3.server.workers import Workers
-from rt_drama3.text.directions import Tokenizer, spoken_words
+from rt_drama3.text.directions import Tokenizer, has_directions, spoken_words
 
 if TYPE_CHECKING:
     from rt_drama3.drama3 import Drama3
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 FIXED_VOICE = "this model has one fixed voice: voices and references are accepted, not followed."
 NO_DIRECTIONS = "this model was not trained on directions: guidance is accepted without effect."
 UNREADABLE = "this model does not know the script of the text: most of its letters are left out."
+NO_WORDS = "the text has directions and no words: nothing is spoken."
 CHECKED_CHARACTERS = 60  # of a text; a normalizer may have thousands of rules
 LATIN = "\u024f"  # the last Latin letter
 
@@ -79,6 +82,7 @@ class Openings:
         config: settings.
         voices: stored voices.
         workers: threads of the server.
+        metrics: of the server.
         check_ready: returns the model or raises.
     """
 
@@ -87,10 +91,13 @@ class Openings:
         config: ServerConfig,
         voices: VoiceStore,
         workers: Workers,
+        metrics: Metrics,
         check_ready: Callable[[], Model],
     ) -> None:
-        self._limits, self._voices, self._workers = config.limits, voices, workers
-        self._check_ready = check_ready
+        self._config, self._voices, self._workers = config, voices, workers
+        self._limits, self._check_ready = config.limits, check_ready
+        self._aliases = dict(config.voice_aliases)
+        self._clips = ClipReader(workers, metrics, config.limits.reference_seconds)
         self.fetcher: Fetcher | None = None
         if config.url_references:
             self.fetcher = Fetcher(config.url_seconds, config.url_ports, config.url_requests)
@@ -102,13 +109,16 @@ class Openings:
             RtDrama3Error: it cannot be opened.
         """
         model = self._check_ready()
+        chosen, notices = self._chosen(order, model)
         takes = await self.fetched(order.directing.previous_takes)
         order = replace(
             order,
             references=await self.fetched(order.references),
             directing=replace(order.directing, previous_takes=takes),
+            notices=(*order.notices, *notices),
         )
-        future = self._workers.submit(self._open, model, order)
+        order = await self._clips.read_order(order, model.drama)
+        future = self._workers.submit(self._open, model, order, chosen)
         try:
             opened = await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
@@ -140,10 +150,30 @@ class Openings:
             for clip in clips
         )
 
-    def _open(self, model: Model, order: SpeechOrder) -> Opened:
+    async def decoded(self, clips: tuple[Reference, ...]) -> tuple[Reference, ...]:
+        """Returns the clips of a voice with their samples; those that are URLs are fetched.
+
+        Raises:
+            Refused: ``bad_reference`` or ``overloaded``.
+        """
+        names = ["the clip"] if len(clips) == 1 else [f"references[{n}]" for n in range(len(clips))]
+        fetched = await self.fetched(clips)
+        return tuple(await self._clips.read(zip(names, fetched, strict=True)))
+
+    def _chosen(self, order: SpeechOrder, model: Model) -> tuple[list[ChosenVoice], list[str]]:
+        unknown = self._config.unknown_voice
+        default = unknown == "default" or (unknown == "auto" and model.drama.fixed_voice)
+        return choose_voices(order.voices, self._voices.get, self._aliases, default)
+
+    def _open(self, model: Model, order: SpeechOrder, chosen: list[ChosenVoice]) -> Opened:
         drama = model.drama
-        references, spoken_by = self._stored(order)
-        order = read_clips(order, drama, self._limits.reference_seconds)
+        several = len(order.voices) > 1
+        references: list[tuple[str, Any]] = [
+            (as_speaker(text, speaker) if several else text, codes)
+            for speaker, voice in chosen
+            for text, codes in voice.references
+        ]
+        spoken_by = [voice.name for _, voice in chosen]
         references += [clip.source for clip in order.references]
         notices = list(order.notices)
         if drama.fixed_voice and (order.references or spoken_by):
@@ -152,10 +182,12 @@ class Openings:
         if order.directing.guidance and not drama.prompts.reads_directions:
             notices.append(NO_DIRECTIONS)
             order = replace(order, directing=replace(order.directing, guidance=None))
+        if order.is_speechless(drama.prompts.directions_sound) and has_directions(order.text):
+            notices.append(NO_WORDS)
         if is_unreadable(order.text, drama.prompts.tokenizer):
             notices.append(UNREADABLE)
         speech = request = None
-        if not order.speechless:
+        if not order.is_speechless(drama.prompts.directions_sound):
             settings = dict(order.settings(model.facts))
             request = SpeechRequest(references=references, **settings)
             if not order.best_of:
@@ -170,26 +202,6 @@ class Openings:
                 speech.cancel()
             raise
         return Opened(order, converter, speech, ", ".join(spoken_by), request)
-
-    def _stored(self, order: SpeechOrder) -> tuple[list[tuple[str, Any]], list[str]]:
-        """The references of the stored voices of an order, and the voices' names."""
-        references: list[tuple[str, Any]] = []
-        names = []
-        for number, name in enumerate(order.voices):
-            voice = self._voices.get(name)
-            if voice is None and order.voice_optional:
-                voice = self._voices.get(name.lower())
-            if voice is None:
-                if order.voice_optional:
-                    continue
-                raise Refused("unknown_voice", f"voice {name!r} is not stored here.")
-            names.append(voice.name)
-            several = len(order.voices) > 1
-            references += [
-                (as_speaker(text, number) if several else text, codes)
-                for text, codes in voice.references
-            ]
-        return references, names
 
     async def _best_of(self, model: Model, request: SpeechRequest, count: int) -> FinishedTake:
         """Generates takes in half of the engine's slots, and returns the best."""

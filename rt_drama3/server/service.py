@@ -51,7 +51,7 @@ class Service:
         self.access = Access(config, self.metrics)
         self.drain = Drain(config.drain_seconds, self.broadcaster)
         self.workers = Workers()
-        self.openings = Openings(config, self.voices, self.workers, self.check_ready)
+        self.openings = Openings(config, self.voices, self.workers, self.metrics, self.check_ready)
 
     def attach(self, drama: Drama3, engine: Engine) -> None:
         """The model is loaded and warm."""

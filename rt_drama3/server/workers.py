@@ -17,6 +17,7 @@ class Workers:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(4, thread_name_prefix="rt-drama3-server")
         self._unpacking = ThreadPoolExecutor(2, thread_name_prefix="rt-drama3-unpack")
+        self._decoding = ThreadPoolExecutor(2, thread_name_prefix="rt-drama3-clips")
         self._encoding = ThreadPoolExecutor(1, thread_name_prefix="rt-drama3-voices")
         self._takes = ThreadPoolExecutor(32, thread_name_prefix="rt-drama3-takes")
 
@@ -27,6 +28,10 @@ class Workers:
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Does work of milliseconds."""
         return await _in(self._short, work, *arguments)
+
+    async def decode(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Does work on clips: of seconds at worst, for which no other kind of work waits."""
+        return await _in(self._decoding, work, *arguments)
 
     async def encode(self, work: Callable[..., T], *arguments: Any) -> T:
         """Does work of seconds; one at a time, so that streams keep their cores."""
@@ -44,7 +49,8 @@ class Workers:
 
     def close(self) -> None:
         """Ends the threads; what has not started is cancelled."""
-        for pool in (self._short, self._unpacking, self._encoding, self._takes):
+        pools = (self._short, self._unpacking, self._decoding, self._encoding, self._takes)
+        for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
 

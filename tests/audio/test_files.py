@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rt_drama3.audio import read_audio
+from rt_drama3.audio import files, read_audio
 from rt_drama3.errors import RequestError
 
 RATE = 44_100
@@ -223,6 +223,36 @@ def test_longer_than_the_limit_is_refused(container: str, codec: str, rate: int)
     with pytest.raises(RequestError, match=r"longer than the limit of 1\.5 s; trim it"):
         read_audio(clip, max_seconds=1.5)
     assert len(read_audio(clip, max_seconds=2)[0]) / rate == pytest.approx(2, abs=0.1)
+
+
+def test_samples_of_all_channels_are_bounded_whatever_the_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A minute at 768 kHz is 46 million; a wavpack file of silence at that rate has 36 kB."""
+    monkeypatch.setattr(files, "MAX_VALUES", 100_000)
+    clip = encode("wav", "pcm_s16le", rate=96_000, layout="stereo", seconds=0.5)
+    assert len(read_audio(clip)[0]) == 48_000
+    decoded: list[int] = []
+    mono = files._mono
+    monkeypatch.setattr(files, "_mono", lambda f: (decoded.append(f.samples), mono(f))[1])
+    clip = encode("wv", "wavpack", rate=192_000, layout="stereo", seconds=2.0)
+    with pytest.raises(RequestError, match=r"more than 100,000 samples in all channels.*192000 Hz"):
+        read_audio(clip)
+    assert sum(decoded) <= 50_000
+
+
+def test_reading_can_be_ended_between_two_packets() -> None:
+    calls: list[int] = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RequestError("enough")
+
+    clip = encode("wav", "pcm_s16le", seconds=5.0)
+    with pytest.raises(RequestError, match="enough"):
+        read_audio(clip, check=check)
+    assert len(calls) == 3
 
 
 class Endless(io.RawIOBase):

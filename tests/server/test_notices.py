@@ -9,8 +9,9 @@ from tokenizers import Tokenizer
 
 import rt_drama3
 from rt_drama3.server.notices import normalization_notices
-from rt_drama3.server.openings import is_unreadable
-from tests.small import shared_drama
+from rt_drama3.server.openings import NO_WORDS, is_unreadable
+from tests.server.tools import Place, serving
+from tests.small import ending_drama, shared_drama
 
 NANO = Path(rt_drama3.__file__).parent / "voices" / "nano" / "tokenizer.json"
 
@@ -45,3 +46,47 @@ def test_what_is_not_spoken_is_noticed() -> None:
 
 def test_a_tokenizer_of_bytes_reads_everything() -> None:
     assert not is_unreadable("\u4f60\u597d", shared_drama().prompts.tokenizer)
+
+
+# Directions alone, to a voice of words.
+
+
+def test_text_of_directions_alone_ends_immediately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drama = ending_drama()
+    monkeypatch.setattr(drama.prompts, "normalizes", True)
+    with serving(drama, tmp_path) as place:
+        opened = []
+        monkeypatch.setattr(place.engine, "open", opened.append)
+        for text in ("[whispering] " * 3000, "[fast] " * 30_000):
+            answer = place.post("/v1/tts", json={"text": text, "format": "wav"})
+            assert answer.status_code == 200
+            assert NO_WORDS in answer.headers["x-notice"]
+            assert len(answer.content) == 44 + 2 * 441  # 10 ms
+            with place.native() as client:
+                client.send("start", text=text[:56_000], final=True)
+                ready, *_, done = client.take_until("done")
+                assert NO_WORDS in ready["notices"]
+                assert done["frames"] == 0
+        assert opened == []
+
+
+def test_streamed_directions_hold_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drama = ending_drama()
+    monkeypatch.setattr(drama.prompts, "normalizes", True)
+    one = {"max_streams": 1, "max_queue": 0}
+    with serving(drama, tmp_path, one) as place, place.native() as client:
+        client.send("start", text="")
+        for _ in range(20):
+            client.send("text", text="[whispering] ")
+        assert client.take()["type"] == "ready"
+        assert place.post("/v1/tts", json={"text": "Hi."}).status_code == 200
+        client.send("finish")
+        assert client.take_until("done")[-1]["frames"] == 0
+
+
+def test_a_sound_alone_is_spoken_where_directions_sound(ending: Place) -> None:
+    answer = ending.post("/v1/tts", json={"text": "[laughs]", "format": "wav"})
+    assert "x-notice" not in answer.headers
+    assert len(answer.content) > 44 + 2 * 441

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import math
+import re
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -14,10 +20,11 @@ import pytest
 
 from rt_drama3 import Drama3
 from rt_drama3.audio import write_wav
-from rt_drama3.protocol import Refused, parse_openai_speech
-from rt_drama3.server.references.voices import Voice, VoiceStore
+from rt_drama3.server.references import voices
+from rt_drama3.server.references.voice_files import Voice, read_voice, voice_file, write_voice
+from rt_drama3.server.references.voices import VoiceStore
 from tests.server.tools import Place, serving
-from tests.small import WAIT, ending_drama
+from tests.small import WAIT, ending_drama, shared_drama
 
 
 def clip(tmp_path: Path, seconds: float = 0.4) -> bytes:
@@ -57,28 +64,6 @@ def test_a_voice_is_stored_used_and_forgotten(tmp_path: Path) -> None:
         answer = place.post("/v1/tts", json={"text": "Hi.", "reference_id": "bob"})
         assert answer.status_code == 404
     assert len(list((tmp_path / "data" / "voices").iterdir())) == 2
-
-
-def test_openai_names_are_found_in_lower_case(tmp_path: Path) -> None:
-    with serving(ending_drama(), tmp_path) as place:
-        openings, limits = place.service.openings, place.service.limits
-
-        def spoken_by(name: str) -> list[str]:
-            body = f'{{"input": "Hi.", "voice": "{name}"}}'.encode()
-            order = parse_openai_speech(body, place.service.facts, limits)
-            return openings._stored(order)[1]
-
-        assert spoken_by("Alloy") == []
-        for name in ("alloy", "Nova", "anna"):
-            place.post(
-                f"/v1/voices?name={name}&text=Hi.",
-                content=clip(tmp_path),
-                headers={"Content-Type": "audio/wav"},
-            )
-        assert spoken_by("Alloy") == ["alloy"]
-        assert spoken_by("Nova") == ["Nova"]
-        with pytest.raises(Refused):
-            spoken_by("Anna")
 
 
 def use(place: Place, name: str) -> None:
@@ -128,6 +113,128 @@ def test_damaged_files_do_not_stop_the_server(tmp_path: Path) -> None:
         assert [voice["name"] for voice in place.get("/v1/voices").json()["data"]] == ["whole"]
 
 
+def stored(folder: Path, facts: object = None, codes: bytes | None = None, **changes: Any) -> Path:
+    """Writes the files of a voice, some of its facts replaced; returns the one with its name."""
+    drama = shared_drama()
+    grid = np.zeros((drama.config.num_codebooks, 4), np.int64)
+    voice = Voice("bad", ("Hi.",), 0.4, 1, drama.sample_rate, drama.config.num_codebooks, (grid,))
+    write_voice(folder, voice)
+    path = voice_file(folder, "bad", ".json")
+    if changes or facts is not None:
+        was = json.loads(path.read_text(encoding="utf-8"))
+        text = json.dumps({**was, **changes} if facts is None else facts)
+        path.write_text(text, encoding="utf-8")
+    if codes is not None:
+        path.with_suffix(".npz").write_bytes(codes)
+    return path
+
+
+def archive(**arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def compressed() -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **{"0": np.zeros((3, 4), np.int64)})  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def huge_shape() -> bytes:
+    """An array whose header states more than any memory holds."""
+    array = io.BytesIO()
+    header = {"descr": "<i8", "fortran_order": False, "shape": (3, 1 << 58)}
+    np.lib.format.write_array_header_2_0(array, header)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("0.npy", array.getvalue())
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": 5}, "name is 5"),
+        ({"name": "../x"}, "name is"),
+        ({"name": "other"}, "belongs into"),
+        ({"texts": [1]}, r"texts\[0\] must be a string"),
+        ({"texts": ["\ud800"]}, "lone surrogate"),
+        ({"texts": "Hi."}, "a list of transcripts"),
+        ({"texts": []}, "a list of transcripts"),
+        ({"texts": ["Hi.", "there"]}, "1 clips for 2 transcripts"),
+        ({"seconds": "q"}, "seconds is 'q'"),
+        ({"seconds": math.nan}, "seconds is nan"),
+        ({"seconds": -1}, "seconds is -1"),
+        ({"created": None}, "is missing"),
+        ({"created": 1e300}, "created is"),
+        ({"sample_rate": True}, "sample_rate is True"),
+        ({"num_codebooks": 4}, "another codec"),
+        ({"facts": []}, "not a JSON object"),
+        ({"codes": b""}, "damaged"),
+        ({"codes": compressed()}, "compressed"),
+        ({"codes": huge_shape()}, "damaged"),
+        ({"codes": archive(a=np.zeros((3, 4), np.int64))}, "damaged"),
+        ({"codes": archive(**{"0": np.full((3, 4), 60_000)})}, "codebook"),
+        ({"codes": archive(**{"0": np.zeros((3, 0), np.int64)})}, "empty"),
+        ({"codes": archive(**{"0": np.zeros((3, 4))})}, "float64"),
+    ],
+)
+def test_one_bad_file_is_skipped_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], reason: str
+) -> None:
+    store = VoiceStore(tmp_path, 9)
+    path = stored(tmp_path, **change)
+    good = replace(read_voice(stored(tmp_path / "other"), shared_drama()), name="good")
+    write_voice(tmp_path, good)
+    store.adopt(shared_drama())
+    assert [voice.name for voice in store.all()] == ["good"]
+    (record,) = caplog.records
+    assert path.name in record.message
+    assert re.search(reason, record.message)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "9" * 5_000, "\ud7ff", '{"name": "bad"'])
+def test_a_file_that_is_not_json_is_skipped(tmp_path: Path, content: str) -> None:
+    stored(tmp_path).write_text(content, encoding="utf-16" if content == "\ud7ff" else "utf-8")
+    store = VoiceStore(tmp_path, 9)
+    store.adopt(shared_drama())
+    assert store.all() == []
+
+
+def test_a_missing_file_or_a_folder_is_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = stored(tmp_path)
+    path.with_suffix(".npz").unlink()
+    (tmp_path / "folder.json").mkdir()
+    store = VoiceStore(tmp_path, 9)
+    store.adopt(shared_drama())
+    assert store.all() == []
+    assert len(caplog.records) == 2
+
+
+def test_a_folder_that_cannot_be_read_has_no_voices(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    store = VoiceStore(tmp_path, 9)
+    store.adopt(shared_drama())
+    assert store.all() == []
+    assert "Permission denied" in caplog.text
+
+
+def test_the_list_of_voices_survives_a_bad_file(tmp_path: Path) -> None:
+    facts = {"name": 5, "texts": [1], "seconds": "q", "created": None, "sample_rate": 44_100}
+    stored(tmp_path / "voices", {**facts, "num_codebooks": 0}, archive())
+    with serving(ending_drama(), tmp_path) as place:
+        answer = place.get("/v1/voices")
+        assert (answer.status_code, answer.json()["data"]) == (200, [])
+
+
 def test_a_voice_that_cannot_be_removed_is_still_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,14 +257,14 @@ def test_requests_do_not_wait_for_the_disk_that_a_voice_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go = threading.Event(), threading.Event()
-    write = VoiceStore._write
+    write = voices.write_voice
 
-    def slow(store: VoiceStore, voice: Voice) -> None:
+    def slow(folder: Path, voice: Voice) -> None:
         begun.set()
         assert go.wait(WAIT)
-        write(store, voice)
+        write(folder, voice)
 
-    monkeypatch.setattr(VoiceStore, "_write", slow)
+    monkeypatch.setattr(voices, "write_voice", slow)
     body = {"name": "a", "text": "Hi.", "audio": base64.b64encode(clip(tmp_path)).decode()}
     with serving(ending_drama(), tmp_path) as place, ThreadPoolExecutor(1) as client:
         adding = client.submit(place.post, "/v1/voices", json=body)

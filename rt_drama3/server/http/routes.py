@@ -121,7 +121,7 @@ async def add_voice(request: Request) -> Response:
         parts = await read_limited(request, service)
         read = partial(_read_voice, request, limits=service.limits)
         voice_name, clips = await service.workers.unpack(read, parts)
-        clips = await while_connected(request, service.openings.fetched(clips))
+        clips = await while_connected(request, service.openings.decoded(clips))
         add, seconds = service.voices.add, service.limits.reference_seconds
         voice = await service.workers.encode(add, voice_name, clips, drama, seconds)
     notices = [FIXED_VOICE] if drama.fixed_voice else []
