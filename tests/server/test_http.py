@@ -162,6 +162,7 @@ def test_a_body_that_is_too_large(ending: Place) -> None:
 @pytest.mark.parametrize("read", [False, True])
 def test_a_client_that_leaves_frees_the_engine(endless: Place, read: bool) -> None:
     request = {"input": LONG, "response_format": "pcm"}
+    before = endless.metric("cancels_total", reason="disconnect")
     with (
         httpx.Client(timeout=30) as client,
         client.stream("POST", endless.url + "/v1/audio/speech", json=request) as answer,
@@ -169,6 +170,7 @@ def test_a_client_that_leaves_frees_the_engine(endless: Place, read: bool) -> No
         if read:
             next(answer.iter_raw(1000))
     endless.until_free()
+    assert endless.metric("cancels_total", reason="disconnect") == before + 1
     until(lambda: not endless.service.access.connections, "counting the client out")
 
 

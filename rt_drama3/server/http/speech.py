@@ -136,6 +136,7 @@ class SpeechResponse(Response):
         self._work: asyncio.Task[None] | None = None
         self._speech: Speech | FinishedTake | None = None
         self._cut = False
+        self._left = False
         self._stopped = False
         self._complete = False
 
@@ -192,6 +193,7 @@ class SpeechResponse(Response):
         with self._until_over:
             self._work = asyncio.create_task(self._serve(scope, receive))
             gone = asyncio.create_task(until_gone(receive))
+            gone.add_done_callback(self._hang_up)
             try:
                 await asyncio.wait({self._work, gone}, return_when=asyncio.FIRST_COMPLETED)
                 connected = not gone.done()
@@ -203,6 +205,14 @@ class SpeechResponse(Response):
                 await self._fail(_stopping(), scope, receive)
             if connected and not self._complete and self._control is not None:
                 self._control.abort_response()  # the reason is logged already
+
+    def _hang_up(self, gone: asyncio.Task[None]) -> None:
+        """Cancels the speech of a client that has left, without waiting for its tasks to end."""
+        speech = self._speech
+        if not (gone.cancelled() or speech is None or speech.ended):
+            self._left = True
+            self._service.metrics.cancels.labels("disconnect").inc()
+            speech.cancel()
 
     async def _serve(self, scope: Scope, receive: Receive) -> None:
         service = self._service
@@ -260,14 +270,14 @@ class SpeechResponse(Response):
                 broadcast.end()
         finally:
             if speech is not None:
-                if not speech.ended:
+                if not (speech.ended or self._left):
                     reason = "shutting_down" if service.drain.fading else "disconnect"
                     service.metrics.cancels.labels(reason).inc()
                 speech.cancel()
             if broadcast is not None:
                 broadcast.cancel()  # without effect after its end
         if self._order.sse:
-            tokens = await service.workers.run(service.tokens, self._order.text)
+            tokens = await service.workers.wait(service.tokens, self._order.text)
             take = take_of(outcome) if self._order.take else None
             await self._put(sse_done(tokens, outcome.frames, take))
         await self._put(b"", last=True)
