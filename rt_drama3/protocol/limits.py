@@ -40,7 +40,8 @@ class ProtocolLimits:
         message_bytes: of one incoming message or HTTP body; references ride in it. The WebSocket
             layer should refuse only above this, so that clients get the error and not just a
             closed connection.
-        items: values in one message, counting those inside others.
+        items: values in one message or JSON body, counting keys and those inside others. In JSON,
+            where takes have their codes as lists, a row of codes counts as one.
         nesting: maps and lists inside each other, the message itself included.
         message_characters: of one ``text`` message.
         pending_characters: of text that waits to be spoken, and of the text of an HTTP request.

@@ -1,8 +1,8 @@
 """Bytes to maps and back: MessagePack and JSON, safe for any input.
 
 Both decoders allocate what a message claims and holds, and a few bytes can claim or hold a lot (an
-array of 2^32 - 1 values, a million empty maps). So every MessagePack message is first scanned
-without allocating anything, which bounds the number of values and their nesting.
+array of 2^32 - 1 values, a million empty maps). So every message is first scanned without
+allocating anything, which bounds the number of values and, in MessagePack, their nesting.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ _SHAPES: dict[int, tuple[int, int, int, int]] = {
     0xDE: (2, 0, 2, 0), 0xDF: (4, 0, 2, 0),  # map
 }  # fmt: skip
 _BIN32, _STR32 = 0xC6, 0xDB
-# What JSON needs besides text: the same bound as ``items``, without a walk in Python.
-_JSON_MARKS = (b"[", b"{", b",")
+# Every value of JSON but the first comes behind one of these.
+_JSON_MARKS = (b"[", b"{", b",", b":")
+_EMPTY = re.compile(rb"\[\s*\]|\{\s*\}")
+_ROW = re.compile(rb"\[[\d\s,]{30,65536}\]")  # whole numbers: a take's codes of one codebook
+_MAX_CODES = 1 << 18  # in such rows; 16 takes of a minute have 206,720
 # Copying or decoding megabytes in one call holds the interpreter lock, and so stops every stream,
 # even from a thread. So long values are handled in parts of this size; joining them lets others
-# run. Long JSON strings (clips in base64) are taken out before decoding and put back afterwards,
-# unless they have escapes that base64 has no use for.
+# run. Long JSON strings (clips in base64), unless they have escapes that base64 has no use for, and
+# rows of codes are taken out before decoding and put back afterwards.
 LONG = 1 << 16
 _ESCAPES = {rb"\n": b"\n", rb"\r": b"\r", rb"\t": b"\t", rb"\/": b"/"}
 _ESCAPED = re.compile(rb"[\x00-\x1f]|\\[^nrt/]")
@@ -95,19 +98,16 @@ def parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) -> 
 
 def _parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) -> dict[str, Any]:
     _check_size(len(body), limits)
-    data, long = bytes(body), dict[str, memoryview]()
-    if len(data) > LONG:
-        data, long = _take_long_strings(data, limits)
-    if len(data) > _MAX_PLAIN * limits.pending_characters + LONG:
-        raise Refused("too_complex", f"the body has {len(data)} bytes besides its long strings.")
-    # Commas and brackets occur in text too, so text of the largest size must pass.
-    if sum(map(data.count, _JSON_MARKS)) > limits.items + limits.pending_characters:
-        raise Refused("too_complex", "the body has too many brackets and commas.")
+    data, taken = bytes(body), dict[str, Any]()
     try:
+        if len(data) > LONG or 1 + sum(map(data.count, _JSON_MARKS)) > limits.items:
+            data, taken = _take_out(data, limits)
+        if len(data) > _MAX_PLAIN * limits.pending_characters + LONG:
+            raise Refused("too_complex", f"the body has {len(data)} bytes besides long strings.")
         text = data.decode("utf-8-sig")  # json itself would let halves of surrogate pairs in
         found = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_as_map)
-        if long:
-            found = _put_back(found, long, 4 * limits.pending_characters)
+        if taken:
+            found = _put_back(found, taken, 4 * limits.pending_characters)
     except UnicodeDecodeError:
         raise Refused("bad_message", "the body is not UTF-8.") from None
     except RecursionError:
@@ -121,29 +121,55 @@ def _parse_json(body: bytes | bytearray | memoryview, limits: ProtocolLimits) ->
     return found
 
 
-def _take_long_strings(data: bytes, limits: ProtocolLimits) -> tuple[bytes, dict[str, memoryview]]:
-    """The body with a name for every long string, and the strings by those names."""
-    mark, parts, long = secrets.token_hex(16), list[bytes](), dict[str, memoryview]()
-    place = kept = 0
+def _take_out(data: bytes, limits: ProtocolLimits) -> tuple[bytes, dict[str, Any]]:
+    """Walks over a body and counts its values; a row of codes is one.
+
+    Returns:
+        The body with a name in place of every long string and row, and those by their names: views
+        of strings, and lists of numbers.
+    """
+    mark, parts, taken = secrets.token_hex(16), list[bytes](), dict[str, Any]()
+    size, place, kept, quote = len(data), 0, 0, -1
+    values, codes = limits.items - 1, _MAX_CODES
     quotes = 4 * limits.items + limits.pending_characters
-    while (start := data.find(b'"', place)) >= 0:
-        end = data.find(b'"', start + 1)
-        while end >= 0 and _backslashes(data, end) % 2:
-            end = data.find(b'"', end + 1)
-            quotes -= 1
-        quotes -= 2
-        if quotes < 0:
-            raise Refused("too_complex", "the body has too many quotation marks.")
-        if end < 0:
-            break  # the decoder will complain
-        string = _long_string(data, start + 1, end) if end - start > LONG else None
-        if string is not None:
-            name = f"{mark}{len(long)}"
-            long[name] = string
-            parts += [data[kept : start + 1], name.encode()]
-            kept = end
-        place = end + 1
-    return (b"".join([*parts, data[kept:]]) if long else data), long
+    while place < size:
+        if quote < place:
+            quote = data.find(b'"', place)
+            quote = size if quote < 0 else quote
+        found: Any = None
+        if quote == place:
+            start, end = quote, data.find(b'"', quote + 1)
+            while min(end, quotes) >= 0 and _backslashes(data, end) % 2:
+                end = data.find(b'"', end + 1)
+                quotes -= 1
+            if end < 0:
+                break  # the decoder will complain
+            quotes -= 2
+            place = end + 1
+            if end - start > LONG:
+                found = _long_string(data, start + 1, end)
+        else:
+            end = min(place + LONG, quote)
+            row = _ROW.search(data, place, min(end + LONG, quote))
+            start = end if row is None else min(end, row.start())
+            values -= sum(data.count(sign, place, start) for sign in _JSON_MARKS)
+            values += len(_EMPTY.findall(data, place, start))
+            place = start
+            if row is not None and start < end:
+                count = row[0].count(b",") + 1
+                codes -= count
+                values -= 1 if count <= limits.items else count
+                place = row.end()
+                found = json.loads(row[0])
+        if min(values, codes, quotes) < 0:
+            limit = f"the limit is {limits.items}, and {_MAX_CODES} in rows of codes."
+            raise Refused("too_complex", f"the body has too many values: {limit}")
+        if found is not None:
+            name = f"{mark}{len(taken)}"
+            taken[name] = found
+            parts += [data[kept:start], f'"{name}"'.encode()]
+            kept = place
+    return (b"".join([*parts, data[kept:]]) if taken else data), taken
 
 
 def _backslashes(data: bytes, end: int) -> int:
@@ -176,19 +202,17 @@ def _long_string(data: bytes, start: int, end: int) -> memoryview | None:
     return memoryview(b"".join(parts)) if escaped else memoryview(data)[start:end]
 
 
-def _put_back(value: Any, long: Mapping[str, memoryview], longest: int) -> Any:
-    """The value with its long strings in place: as views where they are too long for any text."""
+def _put_back(value: Any, taken: Mapping[str, Any], longest: int) -> Any:
+    """The value with what was taken out: strings that are too long for any text as views."""
     if isinstance(value, str):
-        found = long.get(value)
-        if found is None:
-            return value
-        return _text(found, longest)
+        found = taken.get(value, value)
+        return _text(found, longest) if isinstance(found, memoryview) else found
     if isinstance(value, list):
-        return [_put_back(item, long, longest) for item in value]
+        return [_put_back(item, taken, longest) for item in value]
     if isinstance(value, dict):
-        if not long.keys().isdisjoint(value):
+        if not taken.keys().isdisjoint(value):
             raise Refused("too_complex", f"the body has a key of more than {LONG} bytes.")
-        return {key: _put_back(item, long, longest) for key, item in value.items()}
+        return {key: _put_back(item, taken, longest) for key, item in value.items()}
     return value
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
+from unittest import mock
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from rt_drama3.protocol import wire
 from rt_drama3.protocol.limits import ProtocolLimits
 from rt_drama3.protocol.refusals import Refused
 from rt_drama3.protocol.wire import pack, parse_json, unpack
@@ -190,6 +194,76 @@ def test_json_is_bounded() -> None:
     assert peak < 2 * len(bomb)
     text = "a, [b] " * (LIMITS.pending_characters // 7)
     assert parse_json(json.dumps({"text": text}).encode(), LIMITS)["text"] == text
+
+
+def code(parse: Callable[..., object], data: bytes, limits: ProtocolLimits) -> str:
+    """The code of the refusal; empty if there is none."""
+    try:
+        parse(data, limits)
+    except Refused as error:
+        return error.code
+    return ""
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.text(max_size=3), plain, max_size=4), st.integers(1, 40))
+def test_a_body_may_have_as_many_values_as_a_message(
+    message: dict[str, object], items: int
+) -> None:
+    """JSON and MessagePack count the same, whatever is in the texts and between the values."""
+    limits = replace(LIMITS, items=items, nesting=100)
+    message = json.loads(json.dumps(message, default=lambda value: f"[{value!r},:"))
+    texts = [json.dumps(message), json.dumps(message, indent=1, ensure_ascii=False)]
+    assume("Infinity" not in texts[0])
+    expected = code(unpack, pack(message), limits)
+    for body in map(str.encode, texts):
+        with mock.patch.object(wire, "_ROW", re.compile(rb"(?!)")):
+            assert code(parse_json, body, limits) == expected
+        if not expected:
+            assert parse_json(body, limits) == message
+
+
+@pytest.mark.parametrize("value", ["{}", "[]", '""', "0", "null", '{"a":[]}', " 1 , 2 "])
+@pytest.mark.parametrize("long", [False, True])
+def test_thousands_of_values_are_refused(value: str, long: bool) -> None:
+    text = f'"{"x" * 70_000}",' if long else ""
+    few = f'{{"a": [{text}{",".join(1_300 * [value])}]}}'
+    assert parse_json(few.encode(), LIMITS)
+    many = f'{{"a": [{text}{",".join(4_100 * [value])}]}}'
+    assert refused_json(many.encode()).code == "too_complex"
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_codes_of_takes_are_not_counted_one_by_one(indent: int | None) -> None:
+    """An artefact has a number for every code: a minute has 12,920."""
+    rows = [[(n * 37 + book) % 1_024 for n in range(1_292)] for book in range(10)]
+    takes = [{"text": "[x], {y}: 1,2", "codes": rows} for _ in range(16)]
+    message = {"input": "Hi.", "previous_takes": takes, "n": [1, 2]}
+    assert parse_json(json.dumps(message, indent=indent).encode(), LIMITS) == message
+    message["previous_takes"] = takes + takes
+    assert refused_json(json.dumps(message, indent=indent).encode()).code == "too_complex"
+
+
+@pytest.mark.parametrize("row", ["1,,2", "01,2", "1 2", ",1", "1,", "9" * 5_000])
+def test_rows_of_codes_are_json(row: str) -> None:
+    body = f'{{"a": [{" " * 40}{row}], "b": [{"1," * 5_000}1]}}'.encode()
+    assert refused_json(body).code == "bad_message"
+    key = f'{{[{"1," * 50}1]: 1, "b": [{"1," * 5_000}1]}}'.encode()
+    assert refused_json(key).code in ("bad_message", "too_complex")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": [' + b"[" + b"1," * 20 + b"1]," * 200_000,
+        b'{"a": "' + b'\\"' * 4_000_000,
+        b'"' * 8_000_000,
+        b"[" + b" " * 8_000_000,
+    ],
+    ids=["rows", "escapes", "quotes", "spaces"],
+)
+def test_bodies_without_end_are_refused_soon(body: bytes) -> None:
+    assert refused_json(body).code in ("too_complex", "bad_message")
 
 
 @settings(max_examples=500, deadline=None)
