@@ -336,6 +336,30 @@ def test_a_stream_that_opens_as_its_client_goes_is_ended(
         endless.until_free()
 
 
+def test_a_burst_of_starts_costs_each_the_same(
+    endless: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None waits for all of those before it, which would add up to the square of their number."""
+    most = 0
+    real = asyncio.wait
+
+    async def wait(tasks: Any, **more: Any) -> Any:
+        nonlocal most
+        most = max(most, len(tasks))
+        return await real(tasks, **more)
+
+    monkeypatch.setattr(asyncio, "wait", wait)
+    count = 200
+    start = {"text": LONG, "final": True, "max_seconds": 0.2}
+    with endless.native() as client:
+        for _ in range(count):
+            client.send("start", **start)
+        ends = [client.take_until("cancelled", "done")[-1] for _ in range(count)]
+    assert [end["type"] for end in ends] == (count - 1) * ["cancelled"] + ["done"]
+    assert len({end["id"] for end in ends}) == count
+    assert most <= 2
+
+
 def test_a_cancel_as_the_stream_opens_ends_it(
     endless: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

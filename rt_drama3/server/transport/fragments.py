@@ -36,6 +36,11 @@ class Fragmenter:
         """Whether the rest of a large frame has yet to arrive."""
         return self._cut > 0
 
+    @property
+    def inside(self) -> int:
+        """Bytes of the current payload that have yet to arrive."""
+        return self._pass + self._cut
+
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Takes received bytes; yields what the parser should see, in order."""
         view = memoryview(data)

@@ -4,9 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
-CHUNK = 2_048  # bytes parsed between readings of the clock; a frame may have 6
-SLICE_SECONDS = 0.001  # of parsing for one connection before the others get their turn
+CHUNK = 2_048  # bytes parsed between readings of the clock
+SLICE_SECONDS = 0.001  # of work for one connection before the others get their turn
+
+
+class TimeSlice:
+    """Time that work for one connection may hold the event loop.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._ends = clock() + SLICE_SECONDS
+
+    @property
+    def over(self) -> bool:
+        """Whether others should have their turn."""
+        return self._clock() > self._ends
+
+    async def rest(self) -> None:
+        """Lets others have their turn if the slice is over, and begins the next one."""
+        if self.over:
+            await asyncio.sleep(0)
+            self._ends = self._clock() + SLICE_SECONDS
 
 
 class TimeSliced:
@@ -25,6 +49,10 @@ class TimeSliced:
     def feed(self, data: bytes) -> None:
         """Parses the next bytes."""
         raise NotImplementedError
+
+    def chunk(self) -> int:
+        """How many bytes to parse before the clock is read again."""
+        return CHUNK
 
     def finished(self) -> bool:
         """Whether further bytes are ignored."""
@@ -57,11 +85,12 @@ class TimeSliced:
     def _parse(self) -> None:
         resumed, self._next = self._next is not None, None
         data, position = self._unparsed, 0
-        end = time.perf_counter() + SLICE_SECONDS
+        slice_ = TimeSlice()
         while position < len(data) and not self.finished():
-            self.feed(data[position : position + CHUNK])
-            position += CHUNK
-            if time.perf_counter() > end:
+            size = self.chunk()
+            self.feed(data[position : position + size])
+            position += size
+            if slice_.over:
                 break
         self._unparsed = b"" if self.finished() else data[position:]
         if self._unparsed:

@@ -15,9 +15,10 @@ from websockets.exceptions import InvalidState
 
 from rt_drama3.server.transport.control import EXTENSION
 from rt_drama3.server.transport.fragments import Fragmenter
-from rt_drama3.server.transport.time_slices import TimeSliced
+from rt_drama3.server.transport.time_slices import TimeSlice, TimeSliced
 
 LARGE = 1 << 16  # bytes of a message that is handed over in parts
+TINY_FRAMES = 512  # bytes of them that are parsed between readings of the clock
 GRACE_SECONDS = 2.0  # between the close frame and the abort
 MAX_FRAGMENTS = 16_384  # of one message: empty ones cost memory without adding to its size
 MAX_UNREAD = 1 << 20  # bytes of pongs that a peer leaves unread; audio waits before it is written
@@ -35,6 +36,7 @@ class WebSockets(TimeSliced, WebSocketsSansIOProtocol):
     _failed = False
     _yielding = False  # reading is paused until the next turn of the event loop
     _fragmenter: Fragmenter | None = None
+    _handling: TimeSlice | None = None  # of the application's messages
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the connection."""
@@ -63,6 +65,12 @@ class WebSockets(TimeSliced, WebSocketsSansIOProtocol):
             self.transport.pause_reading()
             self.loop.call_soon(self._resume)
 
+    def chunk(self) -> int:
+        """Few bytes where frames begin, since each may have 6."""
+        most = super().chunk()
+        inside = 0 if self._fragmenter is None else self._fragmenter.inside
+        return min(most, max(TINY_FRAMES, inside))
+
     def finished(self) -> bool:
         return self.conn.parser_exc is not None or self.transport.is_closing()
 
@@ -70,7 +78,10 @@ class WebSockets(TimeSliced, WebSocketsSansIOProtocol):
         return not self._yielding and not self.read_paused
 
     async def receive(self) -> Any:
-        """Returns the next event for the application."""
+        """Returns the next event for the application; other tasks get their turn in between."""
+        if self._handling is None:
+            self._handling = TimeSlice()
+        await self._handling.rest()
         message = await super().receive()
         self.keep_paused()
         return message

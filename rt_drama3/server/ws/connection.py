@@ -124,8 +124,10 @@ class LiveConnection:
         """While draining: closes now or when it may; each end and each ``Idle`` asks again."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        if not self._draining or self._outbox.closing:
+            return
         since = [live.idle_since for live in self._live.values()]
-        if not self._draining or self._outbox.closing or None in since:
+        if None in since:
             return
         wait = max([at for at in since if at is not None], default=0.0) + IDLE_SECONDS
         wait -= time.monotonic()
@@ -269,35 +271,34 @@ class LiveConnection:
 
     def _start(self, event: Start) -> None:
         self._metrics.requests.labels(self._route).inc()
-        utterance, before = event.utterance, list(self._live.values())
-        live = self._live[utterance] = LiveUtterance(
-            utterance,
+        live = LiveUtterance(
+            event.utterance,
             self._session,
             self._outbox,
             self._metrics,
             self._route,
             self._close_if_idle,
+            next(reversed(self._live.values()), None),
         )
-        spoken_before = [one.task for one in before if not one.stopped]
-        live.opening = asyncio.create_task(self._open(event, spoken_before))
-        live.task = asyncio.create_task(self._speak(live, [one.task for one in before]))
+        self._live[event.utterance] = live
+        live.opening = asyncio.create_task(self._open(event, live))
+        live.task = asyncio.create_task(self._speak(live))
 
-    async def _open(self, event: Start, before: list[asyncio.Task[None]]) -> Opened:
+    async def _open(self, event: Start, live: LiveUtterance) -> Opened:
         """Opens the stream after those that are spoken before it."""
-        if before:
-            await asyncio.wait(before)
+        await live.others(spoken=True)
         if event.refused is not None:
             raise event.refused
         return await self._service.openings.open(event.utterance.order)
 
-    async def _speak(self, live: LiveUtterance, before: list[asyncio.Task[None]]) -> None:
+    async def _speak(self, live: LiveUtterance) -> None:
         utterance, sender, broadcast = live.utterance, None, None
         try:
             await asyncio.wait({live.opening})
             if live.opening.cancelled() and not live.answer:
                 return  # those before it may speak for long
-            if before:  # their last messages go first
-                await asyncio.wait(before)
+            await live.others()  # their last messages go first
+            live.before = None
             if live.opening.cancelled():
                 utterance.cancelled(0)
                 return

@@ -25,6 +25,7 @@ class LiveUtterance:
         metrics: of the server.
         route: for metrics.
         on_idle: called when the stream begins to wait for text.
+        before: the one before it on its connection, if that has not ended.
 
     Attributes:
         opened: None while its stream is being opened and its clips are fetched.
@@ -48,10 +49,12 @@ class LiveUtterance:
         metrics: Metrics,
         route: str,
         on_idle: Callable[[], None],
+        before: LiveUtterance | None,
     ) -> None:
         self.utterance = utterance
         self._session, self._outbox = session, outbox
         self._metrics, self._route, self._on_idle = metrics, route, on_idle
+        self.before = before
         self.opened: Opened | None = None
         self.held: deque[Text | Flush | Finish] = deque()
         self.stopped = ""
@@ -64,6 +67,17 @@ class LiveUtterance:
     def speech(self) -> Speech | None:
         """Its stream, once there is one."""
         return None if self.opened is None else self.opened.speech
+
+    async def others(self, *, spoken: bool = False) -> None:
+        """Waits until those before it have ended; ``spoken``: those that were not cut short.
+
+        Each waits for the one before it alone: a client may start hundreds in one burst.
+        """
+        one = self.before
+        while one is not None:
+            if not (spoken and one.stopped):
+                await asyncio.wait({one.task})
+            one = one.before
 
     def stop(self, reason: str, answer: bool) -> None:
         """Cuts it short."""
