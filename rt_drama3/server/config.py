@@ -47,9 +47,10 @@ class ServerConfig:
         connections_per_client: open WebSockets and speech requests per client address.
         trusted_proxies: addresses and networks of proxies whose ``X-Forwarded-For`` and
             ``X-Forwarded-Proto`` are believed.
-        slow_seconds: how far a client whose buffers are full may fall behind realtime, in total,
+        slow_seconds: how far a client may be behind realtime, once it has played all it took,
             before its connection is closed.
-        ping_seconds: interval of WebSocket pings, and timeout of their answers; 0 sends none.
+        ping_seconds: interval of WebSocket pings, and timeout of their answers while an utterance
+            is open; 0 sends none.
         drain_seconds: time for running speech to finish after SIGTERM; then it is faded out.
         data_folder: folder of named voices.
         max_voices: maximum number of stored voices.
@@ -58,8 +59,8 @@ class ServerConfig:
             voice. OpenAI's own names and the ids of Fish's cloud mean the default voice anyway.
         voice_aliases: names that clients use for stored voices, such as the ids of a cloud; an
             empty name is the default voice.
-        send_buffer: bytes that the system may buffer per connection; bounds the cost of a client
-            that stopped reading, and how late that is noticed.
+        send_buffer: bytes that the system may buffer per connection. Of audio that was not sent yet
+            it buffers less: ``pace.UNSENT_SECONDS``.
         body_seconds: time for a request's body to arrive after its head (which has a minute).
         url_references: fetch reference clips from http and https URLs that clients name.
         url_seconds: time for all URLs of one request.

@@ -27,6 +27,9 @@ class Converter:
         order: names the output.
         sample_rate: the model's, Hz.
 
+    Attributes:
+        bytes_per_second: of its output, about.
+
     Raises:
         RequestError: the output does not exist.
     """
@@ -38,6 +41,9 @@ class Converter:
         self._conversion = sample_rate, output.sample_rate, cast(Quality, order.quality)
         self._resampler = StreamResampler(*self._conversion)
         self._encoder = StreamEncoder(output.format, output.sample_rate, bitrate=output.bitrate)
+        width = output.kind.sample_bytes or 2  # flac: at most
+        bitrate = self._encoder.bitrate
+        self.bytes_per_second = width * output.sample_rate if bitrate is None else bitrate / 8
 
     def push(self, pcm: Samples, *, fade: bool = False) -> tuple[bytes, int]:
         """Converts the next samples.

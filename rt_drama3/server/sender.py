@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from rt_drama3.engine.events import Audio, Done, Event, Idle, Queued, Segment, SpeechSummary, Stamps
 from rt_drama3.protocol import Outcome, Padding
 from rt_drama3.server.monitor.broadcaster import BroadcastStream
 from rt_drama3.server.openings import Opened
+from rt_drama3.server.pace import Pace, Playback, unsent_bytes
 from rt_drama3.server.service import Service
 
 MAX_SILENCES = 100  # of 10 ms, until an encoder gives the first bytes of them
@@ -61,6 +63,7 @@ class SpeechSender:
         opened: the stream.
         service: of the server.
         broadcast: the stream for others that listen, if they can.
+        pace: of the client; it may still have audio of earlier streams.
 
     Attributes:
         waited: what the stream had to wait for, empty if it had not.
@@ -72,10 +75,11 @@ class SpeechSender:
         opened: Opened,
         service: Service,
         broadcast: BroadcastStream | None,
+        pace: Pace,
     ) -> None:
         self._receiver, self._opened, self._converter = receiver, opened, opened.converter
         self._service, self._broadcast = service, broadcast
-        self._pace, self._playback = Pace(service.config.slow_seconds), Playback()
+        self._pace, self._playback = pace, Playback()
         self._new_text = False
         self._begun = False
         self.waited = ""
@@ -91,6 +95,8 @@ class SpeechSender:
             RtDrama3Error: the engine ended the stream.
         """
         source = self._opened.take or self._opened.speech
+        rate, most = self._converter.bytes_per_second, self._service.config.send_buffer
+        self._pace.line.limit_unsent(unsent_bytes(rate, most))
         if source is None:  # nothing to speak; the client gets a seed all the same
             seed = self._opened.order.sampling.seed
             return Outcome(seed=secrets.randbits(32) if seed is None else seed)
@@ -179,53 +185,34 @@ class SpeechSender:
         )
 
     async def _send(self, data: bytes, samples: int, chunk: Audio | None = None) -> None:
-        async with asyncio.timeout(max(self._pace.begin(), 0.001)):
+        self._pace.begin()
+        async with patient(self._pace):
             await self._receiver.audio(data, samples, chunk.stamps if chunk else None)
-        self._pace.end(chunk.seconds if chunk else 0.0)
+        self._pace.sent(chunk.seconds if chunk else 0.0)
 
 
-class Pace:
-    """How far behind realtime a client reads, from the time spent waiting for it.
+@asynccontextmanager
+async def patient(pace: Pace) -> AsyncIterator[None]:
+    """Waits for a client until it is too slow.
 
-    A client that plays while reading takes a second for a second of audio and is never behind.
-
-    Args:
-        allowed: seconds.
-        clock: seconds, as ``time.monotonic``.
+    Raises:
+        TimeoutError: it is.
     """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+    async with asyncio.timeout(None) as limit:
 
-    def __init__(self, allowed: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.allowed = allowed
-        self._clock = clock
-        self._behind = 0.0
-        self._began = 0.0
+        def look() -> None:
+            nonlocal timer
+            left = pace.patience()
+            if left > 0:
+                timer = loop.call_later(left, look)
+            else:
+                limit.reschedule(loop.time())
 
-    def begin(self) -> float:
-        """Starts waiting for the client; returns the seconds after which it is too slow."""
-        self._began = self._clock()
-        return self.allowed - self._behind
-
-    def end(self, audio_seconds: float) -> None:
-        """Ends waiting; that much audio was sent."""
-        waited = self._clock() - self._began
-        self._behind = max(0.0, self._behind + waited - audio_seconds)
-
-
-class Playback:
-    """The playout buffer of a listener that plays immediately: finds underruns.
-
-    Args:
-        clock: seconds, as ``time.monotonic``.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._ends: float | None = None
-
-    def play(self, audio_seconds: float, new_text: bool) -> bool:
-        """Adds audio; returns whether the buffer ran dry before it and not for lack of text."""
-        now = self._clock()
-        dry = self._ends is not None and now > self._ends
-        start = now if self._ends is None or dry else self._ends
-        self._ends = start + audio_seconds
-        return dry and not new_text
+        look()
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()

@@ -39,6 +39,7 @@ from rt_drama3.server.sender import SpeechSender
 from rt_drama3.server.transport import websockets
 from rt_drama3.server.ws import connection
 from rt_drama3.ws_server import Server
+from tests.fuzz.raw import BINARY, PING, Raw, frame
 from tests.ports import free_port
 from tests.server.tools import LONG, Place, run_app, serving
 from tests.small import WAIT, ending_drama, new_drama, running, shared_drama, until
@@ -277,6 +278,18 @@ def test_metrics_and_logs_have_what_streams_wait_for(
         until(lambda: place.metric("waits_total", reason=reason) == 1, "counting it")
         other = {"max_streams": "load", "load": "max_streams"}[reason]
         assert place.metric("waits_total", reason=other) == 0
+
+
+def test_a_connection_left_unread_between_utterances_lives_on(tmp_path: Path) -> None:
+    """As one in the pool of aiohttp: pings are answered once it is used again."""
+    with serving(shared_drama(), tmp_path, ping_seconds=0.05) as place:
+        raw = Raw(place.port, WAIT)
+        raw.upgrade("/v1/tts/live")
+        assert [raw.read()[0] for _ in range(4)] == 4 * [PING]  # none was answered
+        raw.send(frame(BINARY, msgpack.packb({"event": "start", "request": {"text": LONG}})))
+        until(lambda: place.metric("cancels_total", reason="disconnect"), "noticing")
+        assert raw.code() == 1011
+        raw.socket.close()
 
 
 def test_a_peer_that_answers_no_pings_frees_the_engine(tmp_path: Path) -> None:

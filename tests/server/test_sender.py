@@ -1,8 +1,9 @@
-"""The conversion of one stream, its pace and its underruns."""
+"""The conversion of one stream, and what its sender does at the end of the server."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ from rt_drama3.protocol import Output, SpeechOrder
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.conversion import Converter
 from rt_drama3.server.metrics import Metrics
-from rt_drama3.server.sender import Pace, Playback, SpeechSender
-from tests.protocol.tools import Clock
+from rt_drama3.server.pace import Pace
+from rt_drama3.server.sender import SpeechSender
 
 FRAME = (0.5 * np.sin(np.arange(2048) / 10)).astype(np.float32)
 
@@ -55,40 +56,6 @@ def test_fade_ends_in_silence() -> None:
     assert abs(np.diff(made)).max() < 0.06
 
 
-def test_a_client_that_plays_while_reading_is_never_slow() -> None:
-    clock = Clock()
-    pace = Pace(2.0, clock)
-    for _ in range(1000):
-        assert pace.begin() == pytest.approx(2.0)
-        clock.now += 0.046
-        pace.end(0.046)
-
-
-def test_who_reads_at_half_speed_runs_out() -> None:
-    clock = Clock()
-    pace = Pace(2.0, clock)
-    for _ in range(20):
-        assert pace.begin() > 0
-        clock.now += 0.2
-        pace.end(0.1)
-    assert pace.begin() == pytest.approx(0.0)
-    clock.now += 0.1
-    pace.end(1.1)
-    assert pace.begin() == pytest.approx(1.0)
-
-
-def test_gaps_are_counted_but_for_want_of_text() -> None:
-    clock = Clock()
-    playback = Playback(clock)
-    assert not playback.play(0.1, False)
-    clock.now += 0.05
-    assert not playback.play(0.1, False)
-    clock.now += 0.2
-    assert playback.play(0.1, False)
-    clock.now += 5
-    assert not playback.play(0.1, True)
-
-
 @pytest.mark.parametrize(("before", "sent"), [(0, 0), (2, 3)])
 def test_what_has_not_begun_when_the_server_stops_does_not_begin(before: int, sent: int) -> None:
     """A moment of sound would be taken for the whole answer."""
@@ -113,7 +80,9 @@ def test_what_has_not_begun_when_the_server_stops_does_not_begin(before: int, se
         take=None,
         speech=SimpleNamespace(events=events),
     )
-    assert asyncio.run(SpeechSender(receiver, opened, service, None).run()) is None
+    line: Any = SimpleNamespace(handed=0, held=int, limit_unsent=lambda size: None)
+    sender = SpeechSender(receiver, opened, service, None, Pace(10.0, line, time.monotonic))
+    assert asyncio.run(sender.run()) is None
     assert len(received) == sent
     if sent:
         assert received[-1].endswith(bytes(2_000))  # faded

@@ -46,6 +46,7 @@ from rt_drama3.server.http.requests import (
 from rt_drama3.server.monitor.broadcaster import BroadcastStream
 from rt_drama3.server.openings import Opened
 from rt_drama3.server.origins import check_request
+from rt_drama3.server.pace import Pace
 from rt_drama3.server.sender import SpeechSender
 from rt_drama3.server.service import Service
 from rt_drama3.server.transport.control import HttpControl, control_of
@@ -98,7 +99,7 @@ async def _speech(
 
 
 class SpeechResponse(Response):
-    """Speaks an order as the body of a response; a ``Conversation`` and a ``Receiver``.
+    """Speaks an order as the body of a response; a ``Conversation``, ``Receiver`` and ``Line``.
 
     Args:
         service: of the server.
@@ -108,6 +109,9 @@ class SpeechResponse(Response):
         accepted: when the request arrived.
         shape: of errors.
         until_over: closed at the end of the response.
+
+    Attributes:
+        handed: bytes of the body so far.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class SpeechResponse(Response):
         self._sounded = False
         self._send: Send | None = None
         self._control: HttpControl | None = None
+        self.handed = 0
         self._sent = 0
         self._work: asyncio.Task[None] | None = None
         self._speech: Speech | FinishedTake | None = None
@@ -186,6 +191,15 @@ class SpeechResponse(Response):
     def padding(self, ended: bool) -> Padding:
         return Padding.SILENCE if ended and not self._sounded else Padding.NONE
 
+    # Line.
+
+    def held(self) -> int:
+        return 0 if self._control is None else self._control.held()
+
+    def limit_unsent(self, size: int) -> None:
+        if self._control is not None:
+            self._control.limit_unsent(size)
+
     # Response.
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -225,7 +239,9 @@ class SpeechResponse(Response):
                 broadcaster = service.broadcaster
                 channel = None if broadcaster is None else broadcaster.channel()
                 broadcast = None if channel is None else channel.begin(self._name)
-                sender = SpeechSender(self, opened, service, broadcast)
+                clock = asyncio.get_running_loop().time
+                pace = Pace(service.config.slow_seconds, self, clock)
+                sender = SpeechSender(self, opened, service, broadcast, pace)
                 await self._speak(opened, sender, broadcast)
         except RtDrama3Error as error:
             await self._fail(error, scope, receive)
@@ -309,6 +325,7 @@ class SpeechResponse(Response):
             self._control.set_incomplete(False)
         if data or last:
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+            self.handed += len(data)
             self._complete = self._complete or last
 
 

@@ -20,6 +20,7 @@ from rt_drama3.protocol.wire import parse_json
 from rt_drama3.server import access, origins
 from rt_drama3.server.http.requests import read_body, reports_errors, request_id, service_of
 from rt_drama3.server.monitor.broadcaster import Broadcaster
+from rt_drama3.server.pace import unsent_bytes
 from rt_drama3.server.service import Service
 from rt_drama3.server.ws.admission import admit
 from rt_drama3.server.ws.outbox import REPLY_BYTES, Outbox
@@ -78,6 +79,8 @@ class Listener:
         log.info("connected", extra={"fields": {**fields, **vars(self._options)}})
         self._session.ready(self._options, self._broadcaster.captions)
         self._flush()
+        most = self._service.config.send_buffer
+        self._outbox.limit_unsent(unsent_bytes(2 * self._options.sample_rate, most))
         self._broadcaster.join(self, self._options)
         try:
             await self._read()

@@ -6,14 +6,36 @@ missing, and the application falls back to plain ASGI messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 EXTENSION = "rt_drama3"  # key of the scope's extension, and of a large message's parts
 
 
-class WebSocketControl(Protocol):
+class LineControl(Protocol):
+    """Control of the bytes of one connection."""
+
+    def held(self) -> int:
+        """Bytes written that the peer has not acknowledged.
+
+        Where the system does not report them, those that it has taken are not counted.
+        """
+
+    def limit_unsent(self, size: int) -> None:
+        """Bounds the bytes that wait to be sent: in the system, and in the transport."""
+
+
+class WebSocketControl(LineControl, Protocol):
     """Control of one WebSocket."""
+
+    def expect_pongs(self, due: Callable[[], float | None]) -> None:
+        """Sets when pings have to be answered.
+
+        Args:
+            due: the time of the event loop from which on a pong is awaited, since a client that
+                plays while it reads finds the ping behind audio; None awaits none. A peer that
+                does not answer for ``ping_timeout`` from then on is gone.
+        """
 
     def send_now(self, data: bytes) -> bool:
         """Sends a binary message within this turn of the event loop.
@@ -29,7 +51,7 @@ class WebSocketControl(Protocol):
         """Sends last messages and a close frame behind whatever is unsent, then aborts."""
 
 
-class HttpControl(Protocol):
+class HttpControl(LineControl, Protocol):
     """Control of one HTTP connection."""
 
     def set_incomplete(self, incomplete: bool) -> None:

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rt_drama3.server.transport.control import EXTENSION
+from rt_drama3.server.transport.line import SocketLine
 from rt_drama3.server.transport.time_slices import TimeSliced
 
 REQUEST_SECONDS = 60.0  # for a request's head to arrive, from the first byte awaited
@@ -38,7 +39,7 @@ class _Flow(FlowControl):
         self._sliced.keep_paused()
 
 
-class TimedHttp(TimeSliced, H11Protocol):
+class TimedHttp(SocketLine, TimeSliced, H11Protocol):
     """Answers 408 to requests that do not complete in time; an ``HttpControl``.
 
     Attributes:

@@ -7,7 +7,7 @@ stuck and, if that does not move, is aborted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -15,6 +15,7 @@ from websockets.exceptions import InvalidState
 
 from rt_drama3.server.transport.control import EXTENSION
 from rt_drama3.server.transport.fragments import Fragmenter
+from rt_drama3.server.transport.line import SocketLine
 from rt_drama3.server.transport.time_slices import TimeSlice, TimeSliced
 
 LARGE = 1 << 16  # bytes of a message that is handed over in parts
@@ -24,7 +25,7 @@ MAX_FRAGMENTS = 16_384  # of one message: empty ones cost memory without adding 
 MAX_UNREAD = 1 << 20  # bytes of pongs that a peer leaves unread; audio waits before it is written
 
 
-class WebSockets(TimeSliced, WebSocketsSansIOProtocol):
+class WebSockets(SocketLine, TimeSliced, WebSocketsSansIOProtocol):
     """One WebSocket; a ``WebSocketControl``.
 
     Large messages arrive in parts (``message_parts``); joining them is left to a thread.
@@ -37,10 +38,12 @@ class WebSockets(TimeSliced, WebSocketsSansIOProtocol):
     _yielding = False  # reading is paused until the next turn of the event loop
     _fragmenter: Fragmenter | None = None
     _handling: TimeSlice | None = None  # of the application's messages
+    _pong_due: Callable[[], float | None] | None = None  # None: as soon as a ping was sent
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the connection."""
         self.discard()
+        self._pong_due = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -122,6 +125,10 @@ class WebSockets(TimeSliced, WebSocketsSansIOProtocol):
             self.close_sent = True
         self._disconnect(code, reason)
 
+    def expect_pongs(self, due: Callable[[], float | None]) -> None:
+        """See ``WebSocketControl``."""
+        self._pong_due = due
+
     # Uvicorn's handlers.
 
     def handle_connect(self, event: Any) -> None:
@@ -174,10 +181,20 @@ class WebSockets(TimeSliced, WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(GRACE_SECONDS, self.transport.abort)
 
     def keepalive_timeout(self) -> None:
-        """No pong came: closes, and ends the client's speech immediately.
+        """No pong came: closes if one was due, and ends the client's speech immediately.
 
         Uvicorn alone would wait until everything before the close frame was read.
         """
+        due = self.ping_sent_at if self._pong_due is None else self._pong_due()
+        if due is None:
+            self.stop_keepalive()
+            self.schedule_ping()
+            return
+        assert self.ping_timeout is not None  # otherwise nothing is awaited
+        ends = max(self.ping_sent_at, due) + self.ping_timeout
+        if self.loop.time() < ends:
+            self.pong_timer = self.loop.call_at(ends, self.keepalive_timeout)
+            return
         if not self.close_sent and not self.transport.is_closing():
             super().keepalive_timeout()
             self._disconnect(1011, "keepalive ping timeout")

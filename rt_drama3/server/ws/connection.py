@@ -31,6 +31,7 @@ from rt_drama3.protocol import (
 )
 from rt_drama3.protocol.wire import unpack
 from rt_drama3.server.openings import Opened
+from rt_drama3.server.pace import Pace
 from rt_drama3.server.sender import SpeechSender
 from rt_drama3.server.service import Service
 from rt_drama3.server.transport.control import message_parts
@@ -71,10 +72,14 @@ class LiveConnection:
         self._route = route
         self._id = connection_id
         self._outbox = Outbox(websocket)
+        self._outbox.expect_pongs(self._pong_due)
+        self._clock = asyncio.get_running_loop().time
+        self._pace = Pace(service.config.slow_seconds, self._outbox, self._clock)
         broadcaster = service.broadcaster
         self._channel = None if broadcaster is None else broadcaster.channel()
         self._live: dict[Utterance, LiveUtterance] = {}
         self._received_at = self._sent_at = time.monotonic()
+        self._busy_since = 0.0  # first of the utterances that are open
         self._draining = False
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -182,6 +187,10 @@ class LiveConnection:
         sent = [live.sent_at for live in self._live.values()]
         return max(self._received_at, self._sent_at, *sent) + limit - time.monotonic()
 
+    def _pong_due(self) -> float | None:
+        """Some clients read nothing between utterances: ``idle_seconds`` ends those."""
+        return max(self._busy_since, self._pace.heard_at) if self._live else None
+
     async def _do(self, event: Event) -> None:
         if isinstance(event, Start):
             self._start(event)
@@ -271,6 +280,8 @@ class LiveConnection:
 
     def _start(self, event: Start) -> None:
         self._metrics.requests.labels(self._route).inc()
+        if not self._live:
+            self._busy_since = self._clock()
         live = LiveUtterance(
             event.utterance,
             self._session,
@@ -310,7 +321,7 @@ class LiveConnection:
             await self._forward_held(live)
             if self._channel is not None:
                 broadcast = self._channel.begin(utterance.id)
-            sender = SpeechSender(live, opened, self._service, broadcast)
+            sender = SpeechSender(live, opened, self._service, broadcast, self._pace)
             outcome = await sender.run()
             if outcome is not None and not live.stopped:
                 await sender.finish()

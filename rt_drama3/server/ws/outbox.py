@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -22,6 +22,9 @@ class Outbox:
 
     Args:
         websocket: accepted.
+
+    Attributes:
+        handed: bytes of all messages put so far.
     """
 
     def __init__(self, websocket: WebSocket) -> None:
@@ -29,6 +32,7 @@ class Outbox:
         self._queue: deque[bytes] = deque()
         self._control: WebSocketControl | None = control_of(websocket.scope)
         self._bytes = 0  # of queued messages
+        self.handed = 0
         self._close: tuple[int, str] | None = None
         self._over = False
         self._more = asyncio.Event()
@@ -40,6 +44,7 @@ class Outbox:
         control = self._control
         for message in messages:
             if self._close is None and not self._over:
+                self.handed += len(message)
                 if not self._queue and control is not None and control.send_now(message):
                     continue
                 self._queue.append(message)
@@ -61,6 +66,20 @@ class Outbox:
     def queued_bytes(self) -> int:
         """Bytes queued."""
         return self._bytes
+
+    def held(self) -> int:
+        """Bytes that the client has not acknowledged, as far as the system reports them."""
+        return self._bytes + (0 if self._control is None else self._control.held())
+
+    def limit_unsent(self, size: int) -> None:
+        """Bounds the bytes that wait below this queue."""
+        if self._control is not None:
+            self._control.limit_unsent(size)
+
+    def expect_pongs(self, due: Callable[[], float | None]) -> None:
+        """See ``WebSocketControl``."""
+        if self._control is not None:
+            self._control.expect_pongs(due)
 
     async def below(self, size: int) -> None:
         """Waits until ``size`` bytes or fewer are queued, or the client is gone."""
