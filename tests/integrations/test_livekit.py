@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from tests.integrations.tools import (
     assert_same,
     samples_of,
 )
-from tests.server.tools import LONG
-from tests.small import WAIT
+from tests.server.tools import LONG, serving
+from tests.small import WAIT, ending_drama, until
 
 aiohttp = pytest.importorskip("aiohttp", reason="needs livekit-plugins-fishaudio")
 fish = pytest.importorskip(
@@ -102,6 +103,29 @@ def test_two_utterances_on_the_pooled_socket(
     assert_same(first, expected(server, *SENTENCES[:2], sample_rate=rate))
     assert_same(second, expected(server, SENTENCES[2], sample_rate=rate))
     assert server.place.metric("utterances_total", route="/v1/tts/live") == connections + 2
+
+
+def test_a_socket_that_waits_in_the_pool_is_used_again(tmp_path: Path) -> None:
+    """The plugin does not read it meanwhile, and so answers no pings."""
+    with serving(ending_drama(), tmp_path, ping_seconds=0.5) as place:
+        connections = place.server._uvicorn.server_state.connections
+
+        def pinged(websocket: Any) -> None:
+            for _ in range(2):
+                before = websocket.ping_sent_at
+                until(lambda before=before: websocket.ping_sent_at > before, "a ping")
+
+        async def work() -> None:
+            async with aiohttp.ClientSession() as session:
+                tts = fish.TTS(api_key="any", base_url=place.url, http_session=session)
+                assert await speak(tts, "Hello there.")
+                (websocket,) = connections
+                await asyncio.to_thread(pinged, websocket)
+                assert await speak(tts, "Hello again.")
+                assert set(connections) == {websocket}
+                await tts.aclose()
+
+        run(work())
 
 
 @pytest.mark.parametrize(("name", "rate", "lost"), [("mp3", 32_000, 0), ("opus", 48_000, 960)])
