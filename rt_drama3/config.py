@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 from rt_drama3.errors import RequestError
 
@@ -57,15 +58,7 @@ class BackboneConfig:
 
     @property
     def attention(self) -> AttentionShape:
-        return AttentionShape(
-            self.hidden_size,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            self.rotary_dim,
-            self.rope_base,
-            self.norm_eps,
-        )
+        return _attention(self, self.hidden_size)
 
     @property
     def linear_conv_dim(self) -> int:
@@ -101,15 +94,12 @@ class TowerConfig:
 
     @property
     def attention(self) -> AttentionShape:
-        return AttentionShape(
-            self.dim,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            self.rotary_dim,
-            self.rope_base,
-            self.norm_eps,
-        )
+        return _attention(self, self.dim)
+
+
+def _attention(sizes: BackboneConfig | TowerConfig, dim: int) -> AttentionShape:
+    heads = sizes.heads, sizes.kv_heads, sizes.head_dim
+    return AttentionShape(dim, *heads, sizes.rotary_dim, sizes.rope_base, sizes.norm_eps)
 
 
 @dataclass(frozen=True)
@@ -253,11 +243,11 @@ def resolve_sampling(
         RequestError: a value is out of range.
     """
     for name, value in (("temperature", temperature), ("head_temperature", head_temperature)):
-        if value is not None and not (_is_number(value) and 0 <= value <= 10):
+        if value is not None and not (is_number(value) and 0 <= value <= 10):
             raise RequestError(f"{name} is {value}; it must lie in 0..10 (0 is greedy).")
-    if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
+    if top_p is not None and not (is_number(top_p) and 0 < top_p <= 1):
         raise RequestError(f"top_p is {top_p}; it must lie above 0 and up to 1.")
-    if top_k is not None and not (_is_number(top_k) and top_k >= 1 and top_k == int(top_k)):
+    if top_k is not None and not (is_number(top_k) and top_k >= 1 and top_k == int(top_k)):
         raise RequestError(f"top_k is {top_k}; it must be at least 1.")
     if head_temperature is None:
         head_temperature = defaults.head_temperature if temperature is None else temperature
@@ -271,6 +261,6 @@ def resolve_sampling(
     )
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether a setting is a real number, numpy's included."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

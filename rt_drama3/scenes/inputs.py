@@ -7,12 +7,12 @@ A reference is ``(text, audio or codes)`` or a map with ``text``, ``audio`` or `
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from rt_drama3.config import is_number
 from rt_drama3.errors import RequestError
 from rt_drama3.scenes.takes import MAX_TAKES, PreviousTake, check_marks
 from rt_drama3.text.rules import SPEAKERS, check_text, reference_transcript, with_speaker_tag
@@ -29,12 +29,11 @@ def check_guidance(strength: object) -> float:
     """
     if strength is None:
         return 0.0
-    real = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
-    if not real or not 0 <= float(strength) <= MAX_GUIDANCE:  # type: ignore[arg-type]
+    if not is_number(strength) or not 0 <= strength <= MAX_GUIDANCE:
         raise RequestError(
             f"guidance is {strength!r}; use 0 (off) to {MAX_GUIDANCE:g} (4 is strong)."
         )
-    return float(strength)  # type: ignore[arg-type]
+    return float(strength)
 
 
 def read_references(entries: object) -> list[tuple[str, Any]]:

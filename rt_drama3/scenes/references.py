@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import numbers
 import os
 from collections.abc import Sequence
 from typing import Any, cast
@@ -16,6 +15,7 @@ import torch
 from rt_drama3.audio import read_audio, resample
 from rt_drama3.audio.files import GRACE, AudioSource
 from rt_drama3.codec import Codec
+from rt_drama3.config import is_number
 from rt_drama3.errors import RequestError
 from rt_drama3.system.threads import compute_threads
 from rt_drama3.text.rules import check_text
@@ -118,6 +118,6 @@ def _samples(pair: tuple[Any, ...], what: str) -> tuple[npt.NDArray[Any], int]:
     if len(pair) != 2:
         raise RequestError(f"{what} is a tuple of {len(pair)}; use (samples, sample_rate).")
     rate = pair[1]
-    if isinstance(rate, bool) or not isinstance(rate, numbers.Real) or not math.isfinite(rate):
+    if not is_number(rate) or not math.isfinite(rate):
         raise RequestError(f"{what} has sample rate {rate!r}; use a number of Hz.")
     return np.asarray(pair[0]), int(float(rate))

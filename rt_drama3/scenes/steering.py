@@ -13,8 +13,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
-import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rt_drama3.config import is_number
 from rt_drama3.errors import RequestError
 from rt_drama3.model import LayerHook, SpeechModel, StreamState
 from rt_drama3.system.paths import data_dir
@@ -288,8 +287,7 @@ def check_steering(entries: object) -> list[tuple[str | Path | Steering, float]]
         if not isinstance(entry, tuple | list) or len(entry) != 2:
             raise RequestError(f"entry {number} of steering is not a pair (name, strength).")
         source, strength = entry
-        real = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
-        if not real or not math.isfinite(strength) or abs(strength) > MAX_STRENGTH:
+        if not is_number(strength) or not -MAX_STRENGTH <= strength <= MAX_STRENGTH:
             raise RequestError(
                 f"the strength of entry {number} of steering is {strength!r}; use a number from "
                 f"{-MAX_STRENGTH:g} to {MAX_STRENGTH:g} (0 is off, 1 is as measured)."
