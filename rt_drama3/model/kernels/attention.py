@@ -136,39 +136,18 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, position: Tensor, length: in
     peaks = torch.empty(streams, heads, pieces, dtype=torch.float32, device=q.device)
     sums = torch.empty_like(peaks)
     out = torch.empty(streams, heads, size, dtype=q.dtype, device=q.device)
-    sizes = {"SIZE": size, "BLOCK_D": max(16, triton.next_power_of_2(size)), "ROWS": rows}
+    group, block_d = heads // kv_heads, max(16, triton.next_power_of_2(size))
+    shared = {"SIZE": size, "BLOCK_D": block_d, "ROWS": rows, "num_warps": 4, "num_stages": 1}
+    partial, bounds = (parts, peaks, sums), (length, pieces)
     attend_kernel[(pieces, kv_heads, streams)](
-        q.contiguous(),
-        keys,
-        values,
-        position,
-        parts,
-        peaks,
-        sums,
-        keys.stride(0),
-        keys.stride(1),
-        length,
-        pieces,
-        size**-0.5,
+        *(q.contiguous(), keys, values, position, *partial),
+        *(keys.stride(0), keys.stride(1), *bounds, size**-0.5),
         KV_HEADS=kv_heads,
-        GROUP=heads // kv_heads,
-        BLOCK_G=max(16, triton.next_power_of_2(heads // kv_heads)),
-        num_warps=4,
-        num_stages=1,
-        **sizes,
+        GROUP=group,
+        BLOCK_G=max(16, triton.next_power_of_2(group)),
+        **shared,
     )
     merge_kernel[(heads, streams)](
-        parts,
-        peaks,
-        sums,
-        position,
-        out,
-        length,
-        pieces,
-        HEADS=heads,
-        BLOCK_P=_MERGED,
-        num_warps=4,
-        num_stages=1,
-        **sizes,
+        *partial, position, out, *bounds, HEADS=heads, BLOCK_P=_MERGED, **shared
     )
     return out
