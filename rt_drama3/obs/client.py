@@ -93,17 +93,13 @@ class ObsClient:
             answer = self._receive(RESPONSE, deadline, f"the response to {kind}")
             if answer.get("requestId") == name:
                 break
-        status = answer.get("requestStatus")
-        if not isinstance(status, dict):
-            raise self._invalid(f"a response to {kind} without a status")
+        status = self._map(answer.get("requestStatus"), f"a response to {kind} without a status")
         if status.get("result") is not True:
             code = status.get("code")
             comment = str(status.get("comment") or "").strip().rstrip(".")
             raise RequestFailed(kind, code if isinstance(code, int) else 0, comment[:200])
         found = answer.get("responseData") or {}
-        if not isinstance(found, dict):
-            raise self._invalid(f"a response to {kind} that is not an object")
-        return found
+        return self._map(found, f"a response to {kind} that is not an object")
 
     def close(self) -> None:
         """Closes the connection."""
@@ -157,8 +153,7 @@ class ObsClient:
                     "OBS requires a password: set RT_DRAMA3_OBS_PASSWORD or use --password "
                     "(Tools, WebSocket Server Settings, Show Connect Info)."
                 )
-            if not isinstance(challenge, dict):
-                raise self._invalid("a challenge that is not an object")
+            challenge = self._map(challenge, "a challenge that is not an object")
             salt, word = str(challenge.get("salt", "")), str(challenge.get("challenge", ""))
             identify["authentication"] = authentication(password, salt, word)
         self._send(IDENTIFY, identify)
@@ -198,11 +193,15 @@ class ObsClient:
                 message = json.loads(text)
             except (ValueError, RecursionError) as error:
                 raise self._invalid("a message that is not JSON") from error
-            data = message.get("d") if isinstance(message, dict) else None
-            if not isinstance(data, dict):
-                raise self._invalid("a message without data")
+            message = message if isinstance(message, dict) else {}
+            data = self._map(message.get("d"), "a message without data")
             if message.get("op") == op:
                 return data
+
+    def _map(self, value: object, otherwise: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self._invalid(otherwise)
+        return value
 
     def _closed(self) -> ObsError:
         return ObsError(f"OBS closed the connection to {self._url}; try again.")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Never, Unpack
 
 from livekit import rtc
@@ -141,12 +141,10 @@ class TTS(tts.TTS[Never]):
         except ClientError as error:  # the first utterance retries and raises
             logger.warning("connecting before the first utterance failed: %s", error)
 
-    @contextlib.asynccontextmanager
-    async def _warmed(self) -> AsyncIterator[None]:
+    async def _warmed(self) -> None:
         """Waits for the connection that ``prewarm`` is opening instead of opening another one."""
         if self._warming is not None:
             await asyncio.wait((self._warming,))
-        yield
 
     def _speak(self, text: TextSource) -> AsyncSpeech:
         rate, quality = self.sample_rate, self._quality
@@ -200,10 +198,10 @@ class _Emitter:
         try:
             async with (
                 asyncio.timeout(patience) as limit,
-                self._voice._warmed(),
                 speech,
                 contextlib.aclosing(speech.events()) as events,
             ):
+                await self._voice._warmed()
                 async for event in events:
                     if isinstance(event, Ready):
                         limit.reschedule(None)
