@@ -160,7 +160,7 @@ def _head(
 ) -> View:
     """The head; one that has only the rows that are sampled with eos last."""
     rows = config.candidates
-    if view.shape[0] != rows or rows == config.backbone.vocab_size:
+    if view.shape != (rows, config.backbone.hidden_size) or rows == config.backbone.vocab_size:
         return view
     if order is None and origin not in (Origin.OFFICIAL, Origin.MLX):
         adapted.notes.append(

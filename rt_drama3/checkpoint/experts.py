@@ -50,7 +50,9 @@ def settle_experts(
     for layer, count in enumerate(counts):
         name = f"{layer_prefix(layer)}.mlp.gate.weight"
         router = views.get(name)
-        rows = router.shape[0] if router is not None and router.shape else count
+        if router is not None and len(router.shape) != 2:
+            router = None  # the inventory will name it
+        rows = count if router is None else router.shape[0]
         ids = sorted(stored[layer])
         chosen, order = _settled(layer, rows, ids, None if kept is None else kept[layer])
         counts[layer] = min(len(ids), rows) or count

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rt_drama3.checkpoint import formats
-from rt_drama3.checkpoint.formats.affine import dequantize_affine
+from rt_drama3.checkpoint.formats.affine import BITS, GROUPS, dequantize_affine
 from rt_drama3.checkpoint.formats.int4 import dequantize_gptq, dequantize_packed
 from rt_drama3.checkpoint.formats.nvfp4 import dequantize_nvfp4
 from rt_drama3.checkpoint.inventory import FP8_BLOCK
@@ -28,6 +28,7 @@ from rt_drama3.model.moe import dequantize as dequantize_fp8
 
 Entries = Mapping[str, Entry]
 _FLOATS = ("F32", "BF16", "F16")
+_PACKED_BITS = (4, 8)
 # Scales of activations and caches, which are not quantised here, and shapes that are known.
 _UNUSED = re.compile(
     r".*\.(input_scale|input_global_scale|scale_input|k_scale|v_scale|weight_shape)"
@@ -85,6 +86,8 @@ def _is_idle(name: str, entries: Entries) -> bool:
 
 def _quantised(name: str, entry: Entry, entries: Entries, settings: Any) -> Stored | None:
     base, _, last = name.rpartition(".")
+    if len(entry.shape) < 2 or not entry.elements:
+        return None
     if last == "qweight" and entry.dtype == "I32":
         return _gptq(base, entry, entries, settings)
     if last == "weight_packed" and entry.dtype == "I32":
@@ -113,7 +116,7 @@ def _gptq(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored | 
         return None
     values = _gptq_settings(base, settings)
     bits = values.get("bits", 4)
-    if bits not in (4, 8):
+    if bits not in _PACKED_BITS:
         raise _unreadable(base, f"GPTQ with {bits} bits; 4 and 8 are read")
     if values.get("checkpoint_format") == "marlin" or values.get("is_marlin_format"):
         raise _unreadable(base, "GPTQ that is tiled for one kernel (marlin)")
@@ -160,7 +163,7 @@ def _packed(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored 
     if scale is None or scale.dtype not in _FLOATS:
         return None
     bits = next(_group_bits(settings), 4)
-    if bits not in (4, 8):
+    if bits not in _PACKED_BITS:
         raise _unreadable(base, f"packed integers of {bits} bits; 4 and 8 are read")
     shape = (*entry.shape[:-1], entry.shape[-1] * 32 // bits)
     _require(scale, (*entry.shape[:-1], scale.shape[-1] if scale.shape else 0), base)
@@ -224,8 +227,10 @@ def _affine(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored 
     own = settings.get(base)
     values = own if isinstance(own, Mapping) else settings
     group = values.get("group_size", 64)
-    bits, rest = divmod(entry.shape[-1] * 32, scales.shape[-1] * group)
-    if rest:
+    if group not in GROUPS:
+        raise _unreadable(base, f"MLX's layout with groups of {group}; {GROUPS} are read")
+    bits, rest = divmod(entry.shape[-1] * 32, max(1, scales.shape[-1] * group))
+    if rest or bits not in BITS:
         raise _unfit(base, f"{scales.shape[-1]} groups of {group} do not divide its rows")
     _require(scales, (*entry.shape[:-1], scales.shape[-1]), base)
     _require(biases, scales.shape, base)
@@ -236,8 +241,6 @@ def _affine(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored 
 
 def _fp8(entry: Entry, scale: Entry) -> Stored | None:
     """e4m3 numbers with a scale for each block of 128 x 128, each row, or the matrix."""
-    if len(entry.shape) < 2:
-        return None
     *stack, rows, columns = entry.shape
     blocks = (*stack, -(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK))
     if scale.shape == blocks:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -21,8 +23,9 @@ from rt_drama3.checkpoint import (
 from rt_drama3.checkpoint.tiny_forms import FORMS, GGUF, PRUNED, SETTINGS
 from rt_drama3.codec.official import folded_codec_state
 from rt_drama3.model import SpeechModel
+from rt_drama3.model.moe import dequantize
 from tests.checkpoint.conftest import Tensors, read_tensors
-from tests.checkpoint.rounded import rounded
+from tests.checkpoint.rounded import mlx, rounded
 from tests.small import GREEDY, prompt_rows, solo
 
 FRAMES = 6
@@ -116,3 +119,58 @@ def test_a_folded_codec_is_the_same(official: Path) -> None:
             state["quantizer.quantizer.quantizers.0.in_proj.weight_g"],
         ),
     )
+
+
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_what_mlx_audio_writes(bits: int, tmp_path: Path) -> None:
+    """Its own converter, its own dequantisation; experts of one layer with other bits."""
+    mx = pytest.importorskip("mlx.core", reason="mlx has no build for this machine")
+    converter = pytest.importorskip("mlx_audio.tts.models.fish_drama3.convert")
+    make_tiny(tmp_path / "official", settings=SETTINGS, codec="none")
+    source, target = tmp_path / "official", tmp_path / "mlx"
+    converter.convert(
+        *(source, target),
+        expert_bits=bits,
+        dense_bits=bits,
+        tower_bits=8,
+        expert_bits_map={1: 5},
+        codec=False,
+    )
+    stored = mx.load(str(target / "model-00001.safetensors"))
+    modules = json.loads((target / "config.json").read_text())["quantization"]
+    tensors = {}
+    for name, value in stored.items():
+        module = name.removesuffix(".weight")
+        if name.endswith((".scales", ".biases")):
+            continue
+        if module in modules:
+            parts = [stored[f"{module}.{part}"].astype(mx.float32) for part in ("scales", "biases")]
+            value = mx.dequantize(value, *parts, **modules[module])
+        tensors[name] = torch.from_numpy(np.array(value.astype(mx.float32)))
+    official = {
+        name: tensor.float()
+        for name, tensor in read_tensors(source).items()
+        if not name.endswith("scale_inv")
+    }
+    wanted = mlx(tensors, read_config(source), official)
+    ours = loaded(target)
+    assert modules["backbone.model.layers.1.mlp.switch_mlp.up_proj"]["bits"] == 5
+    values = json.loads((source / "config.json").read_text()) | {"quantization_config": None}
+    (source / "config.json").write_text(json.dumps(values))
+    for shard in source.glob("*.safetensors*"):
+        shard.unlink()
+    save_file({n: t.float().contiguous() for n, t in wanted.items()}, source / "model.safetensors")
+    same_parameters(ours, loaded(source), "mlx")
+
+
+def test_fp8_banks_stay_fp8(tmp_path: Path) -> None:
+    make_tiny(tmp_path / "form", form="comfy")
+    config = read_config(tmp_path / "form")
+    assert config.fp8_experts
+    kept = load_model(tmp_path / "form", config, "cpu", torch.float32, fp8=True)
+    plain = load_model(tmp_path / "form", config, "cpu", torch.float32)
+    for ours, theirs in zip(kept.backbone.layers, plain.backbone.layers, strict=True):
+        for name in ("gate_up", "down"):
+            weight, scale = getattr(ours.moe, name), getattr(ours.moe, f"{name}_scale")
+            assert weight.dtype == torch.float8_e4m3fn
+            assert torch.equal(dequantize(weight, scale, torch.float32), getattr(theirs.moe, name))

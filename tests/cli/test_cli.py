@@ -152,6 +152,49 @@ def test_a_tiny_checkpoint_can_speak(tmp_path: Path) -> None:
     assert 0 < json.loads(result.stdout)["frames"] <= 4
 
 
+def test_model_inspect_lists_every_tensor(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    made = runner.invoke(app, ["model", "make-tiny", str(folder), "--form", "gguf-q4_k"])
+    assert made.exit_code == 0, made.output
+    (file,) = folder.glob("*.gguf")
+    result = runner.invoke(app, ["model", "inspect", str(file)])
+    assert result.exit_code == 0, result.output
+    bank = "model.language_model.layers.1.mlp.experts"
+    assert (
+        f"model_weights/{bank}.down_proj.weight  Q4_K [4, 256, 256]  {bank}.0..3.down_proj.weight"
+        in result.output.splitlines()
+    )
+    assert "codec_weights/decoder.model.0.conv.bias  F16 [64]  codec" in result.output
+    listing = json.loads(runner.invoke(app, ["model", "inspect", str(file), "--json"]).stdout)
+    assert listing["missing"] == listing["problems"] == []
+    assert len(listing["tensors"]) == len(result.output.splitlines())
+
+
+def test_model_inspect_with_other_names(tmp_path: Path) -> None:
+    folder, table = tmp_path / "tiny", tmp_path / "map.json"
+    runner.invoke(app, ["model", "make-tiny", str(folder)])
+    shard = folder / "model-00002-of-00002.safetensors"
+    data = shard.read_bytes().replace(b"audio_decoder_mtp.heads.2.weight", b"x" * 32)
+    shard.write_bytes(data)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("audio_decoder_mtp.heads.2.weight", "x" * 32))
+    result = runner.invoke(app, ["model", "inspect", str(folder)])
+    assert result.exit_code == 1
+    assert f"{'x' * 32}  BF16 [64, 128]  ?" in result.output.splitlines()
+    assert "missing: audio_decoder_mtp.heads.2.weight" in result.output.splitlines()
+    table.write_text(json.dumps({"audio_decoder_mtp.heads.2.weight": "x" * 32}))
+    result = runner.invoke(app, ["model", "inspect", str(folder), "--tensor-map", str(table)])
+    assert result.exit_code == 0, result.output
+    assert f"{'x' * 32}  BF16 [64, 128]  audio_decoder_mtp.heads.2.weight" in result.output
+
+
+@pytest.mark.parametrize("form", ["q5", "gguf-q7_k"])
+def test_a_form_that_does_not_exist(tmp_path: Path, form: str) -> None:
+    result = runner.invoke(app, ["model", "make-tiny", str(tmp_path / "x"), "--form", form])
+    assert f"form {form!r} does not exist; use one of official, int4" in str(result.exception)
+    assert not (tmp_path / "x").exists()
+
+
 def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """A command and those below it, by name."""
     yield name, command
