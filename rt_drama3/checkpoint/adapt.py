@@ -30,6 +30,11 @@ _TOWER_NORMS = re.compile(
     r"|transformer_layer\.(?:attention_norm|ffn_norm|attention\.[qk]_norm))\.weight"
 )
 _CODEC = re.compile(r"(?:generator\.)?(?:encoder|decoder|quantizer)\..*")
+_NOTE = (
+    "the head has only the rows that are sampled, in an order that is not declared; "
+    f"{HEAD_ORDERS[0]} is assumed. If speech ends immediately or never, use --head-order "
+    f"{HEAD_ORDERS[1]}"
+)
 _SHIFTED_MEDIAN = 0.5  # of every zero-centred norm, from which they are taken as stored plus one
 
 
@@ -107,8 +112,12 @@ def adapt(
                 adapted.notes.append("norms are taken as stored plus one, since all look like it")
         if shifted:
             views |= {name: replace(norm, undo=minus_one) for name, norm in norms.items()}
-    if HEAD in views and HEAD not in named:
-        views[HEAD] = _head(views[HEAD], config, origin, head_order, adapted)
+    if HEAD in views:
+        known = HEAD in named or origin in (Origin.OFFICIAL, Origin.MLX)
+        if _is_short(views[HEAD], config) and head_order is None and not known:
+            adapted.notes.append(_NOTE)
+        if _is_short(views[HEAD], config) and head_order == HEAD_ORDERS[1]:
+            views[HEAD] = views[HEAD].taken([*range(1, config.candidates), 0])
     adapted.views = views
     return adapted
 
@@ -146,7 +155,8 @@ def _norms(origin: Origin) -> dict[re.Pattern[str], bool | None]:
 
 def _look_shifted(norms: Iterable[View], reader: TensorReader) -> bool:
     """Whether every norm has a median that only a norm stored plus one has."""
-    medians = [float(norm.read(reader).float().median()) for norm in norms]
+    readable = [norm for norm in norms if norm.dtype in ("F32", "F16", "BF16")]
+    medians = [float(norm.read(reader).float().median()) for norm in readable]
     return bool(medians) and min(medians) > _SHIFTED_MEDIAN
 
 
@@ -155,17 +165,8 @@ def minus_one(weight: Tensor) -> Tensor:
     return weight.double() - 1
 
 
-def _head(
-    view: View, config: ModelConfig, origin: Origin, order: str | None, adapted: Adapted
-) -> View:
-    """The head; one that has only the rows that are sampled with eos last."""
-    rows = config.candidates
-    if view.shape != (rows, config.backbone.hidden_size) or rows == config.backbone.vocab_size:
-        return view
-    if order is None and origin not in (Origin.OFFICIAL, Origin.MLX):
-        adapted.notes.append(
-            f"the head has only {rows} rows, whose order is not declared; {HEAD_ORDERS[0]} is "
-            "assumed. If speech ends immediately or never, use --head-order "
-            f"{HEAD_ORDERS[1]}"
-        )
-    return view.taken([*range(1, rows), 0]) if order == HEAD_ORDERS[1] else view
+def _is_short(head: View, config: ModelConfig) -> bool:
+    """Whether a head has only the rows that are sampled."""
+    back = config.backbone
+    short = (config.candidates, back.hidden_size)
+    return head.shape == short and config.candidates != back.vocab_size

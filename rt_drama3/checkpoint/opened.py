@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from rt_drama3.errors import CheckpointError, ConfigError
 log = logging.getLogger(__name__)
 
 MLX_TYPE = "fish_drama3"
+_BANK = re.compile(r"\.mlp\.experts\.[a-z]")  # a stack of experts, which no official file has
 # Those of config.json whose tensors are recognised.
 _METHODS = (
     *("bsgemm-moe", "fp8", "drama3-int4", "gptq", "gptq_marlin", "modelopt"),
@@ -129,7 +131,8 @@ class Checkpoint:
             return known.get(found.architecture or "", Origin.UNKNOWN)
         if self.settings.get("model_type") == MLX_TYPE:
             return Origin.MLX
-        return Origin.OFFICIAL if EMBED in found.entries else Origin.UNKNOWN
+        official = EMBED in found.entries and not any(map(_BANK.search, found.entries))
+        return Origin.OFFICIAL if official else Origin.UNKNOWN
 
     @property
     def advice(self) -> str:

@@ -55,7 +55,7 @@ _HUB_SECONDS = 0.8  # for the hub to name the newest commit of a checkpoint that
 _WEIGHTS = (".gguf", ".safetensors")
 _HUB_ID = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?::((?!.*\.\.)\w[\w./-]*\.(?:gguf|safetensors)))?")
 _SMALL_FILES = (
-    *(CONFIG, CODEC_CONFIG, VOICE, TOKENIZER, CODEC, CODEC_SAFETENSORS, INDEX),
+    *(CONFIG, CODEC_CONFIG, VOICE, TOKENIZER, CODEC, f"*{CODEC_SAFETENSORS}", INDEX),
     *("LICENSE*", "README.md"),
 )
 
@@ -148,7 +148,7 @@ def resolve_codec(name_or_path: str) -> Path:
             f"The codec {name_or_path!r} is neither a file or folder that exists, nor a hub id "
             "such as fishaudio/drama-3."
         )
-    folder = _snapshot(match[1], None, [match[2] or CODEC, CODEC_SAFETENSORS, CODEC_CONFIG])
+    folder = _snapshot(match[1], None, [match[2] or CODEC, f"*{CODEC_SAFETENSORS}", CODEC_CONFIG])
     return folder / match[2] if match[2] else folder
 
 

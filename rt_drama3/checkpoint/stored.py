@@ -103,13 +103,19 @@ class Stored:
         return not rows.start % self.unit and (not rows.stop % self.unit or rows.stop == self.rows)
 
     def read(self, reader: TensorReader, device: torch.device | str = "cpu") -> Tensor:
-        """Reads it: ``[rows, columns]``, float32 or its own dtype if that holds plain numbers."""
+        """Reads it: ``[rows, columns]``, float32 or its own dtype if that holds plain numbers.
+
+        Raises:
+            ValueError: it is of a type that is not known, or its parts do not fit together.
+        """
         tensors = []
         for part in self.parts:
             data = reader.read(part.entry, part.rows).to(device)
             kind = TORCH_DTYPES.get(part.entry.dtype)
             tensors.append(data if kind is None else data.view(kind))
         if self.decode is None:
+            if TORCH_DTYPES.get(self.parts[0].entry.dtype) is None:
+                raise ValueError(f"its type {self.dtype} cannot be read")
             return tensors[0].view(self.rows, self.columns)
         return self.decode(*tensors).view(self.rows, self.columns)
 

@@ -92,7 +92,7 @@ def audio_cpp(
 def test_order_of_a_trimmed_head(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Such a file does not declare it: one order is assumed, the other can be asked for."""
     theirs = loaded(audio_cpp(copy, head=True)).head
-    assert "rows, whose order is not declared; semantic-eos is assumed" in caplog.text
+    assert "in an order that is not declared; semantic-eos is assumed" in caplog.text
     caplog.clear()
     path = copy / "tiny-BF16.gguf"
     same_head = loaded(Checkpoint(path, head_order="semantic-eos")).head
@@ -109,6 +109,14 @@ def test_a_whole_head_needs_no_order(copy: Path, caplog: pytest.LogCaptureFixtur
     ours, other = loaded(path), loaded(Checkpoint(path, head_order="eos-semantic"))
     assert torch.equal(ours.head, other.head)
     assert "order" not in caplog.text
+
+
+def test_the_head_of_a_file_with_stacks_of_experts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_tiny(tmp_path / "comfy", form="comfy")
+    loaded(tmp_path / "comfy")
+    assert "use --head-order eos-semantic" in caplog.text
 
 
 # Norms.

@@ -183,7 +183,7 @@ def test_only_the_codec_is_fetched(tiny: Path, monkeypatch: pytest.MonkeyPatch) 
     hub = Hub(tiny)
     monkeypatch.setattr(source, "snapshot_download", hub)
     assert resolve_codec("fishaudio/drama-3") == tiny
-    assert hub.calls[0][2] == ["codec.pth", "codec.safetensors", "codec_config.json"]
+    assert hub.calls[0][2] == ["codec.pth", "*codec.safetensors", "codec_config.json"]
     assert resolve_codec(str(tiny / "codec.pth")) == tiny / "codec.pth"
     with pytest.raises(CheckpointError, match="codec 'nothing' is neither"):
         resolve_codec("nothing")

@@ -25,7 +25,7 @@ Timeout: TypeAlias = Annotated[
     typer.Option(min=0.1, help="Seconds for an utterance; one that takes longer fails."),
 ]
 Model: TypeAlias = Annotated[
-    str, typer.Option(help="nano, a checkpoint folder, or a hub id (fishaudio/drama-3).")
+    str, typer.Option(help="nano, a checkpoint folder or file, or a hub id (fishaudio/drama-3).")
 ]
 Device: TypeAlias = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Step: TypeAlias = Annotated[
