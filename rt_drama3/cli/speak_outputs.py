@@ -163,11 +163,13 @@ def opened(specs: Sequence[str], rate: int) -> Iterator[Sink]:
         rate: sample rate of what is written, in Hz.
 
     Raises:
-        SinkError: no sink can be opened, or some failed; the others were played to the end.
+        SinkError: no sink can be opened, or some failed or lost sound; the others were played to
+            the end.
         PipeClosed: all that failed are pipes whose readers have exited.
         RequestError: a spec is invalid.
     """
     from rt_drama3.sinks import PcmFormat, Tee, make_sink
+    from rt_drama3.sinks.sink import lost_sound
     from rt_drama3.sinks.tee import combined
 
     made = [make_sink(spec) for spec in specs]
@@ -188,6 +190,7 @@ def opened(specs: Sequence[str], rate: int) -> Iterator[Sink]:
         if _to_stdout(specs):
             release_stdout()
     failures = list(tee.errors.values()) or failures
+    failures += [lost_sound(one) for one in made if one.stats.lost]
     if failures:
         raise combined(failures)
 

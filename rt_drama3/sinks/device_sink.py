@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
+from typing import Protocol
 
 import numpy as np
 
@@ -20,11 +21,43 @@ _RETRY_SECONDS = 1.0  # between attempts to reopen a device that failed
 _TAIL_MS = 60.0  # silence after the last sample: devices drop their buffer when they stop
 
 
-class DeviceSink(Sink):
-    """The writing side of a player that a device renders from.
+class DeviceStream(Protocol):
+    """An open output, which renders from a player at its own pace."""
 
-    A subclass opens the device in ``_connect``, which returns the player the device renders from,
-    closes it in ``_disconnect``, and reports a failure with ``_fail``.
+    @property
+    def rate(self) -> int:
+        """The output's rate in Hz."""
+
+    @property
+    def player(self) -> Player:
+        """What it renders from."""
+
+    @property
+    def latency_ms(self) -> float | None:
+        """Delay to the listener, as the output reports it."""
+
+    @property
+    def gaps(self) -> int:
+        """Times that the output had to wait for samples within a take; it plays them late."""
+
+    @property
+    def lost(self) -> int:
+        """Times that the output lost samples of a take."""
+
+    def check(self) -> None:
+        """Calls the sink's ``_fail`` if the output is known to be gone; does not block."""
+
+    def wake(self) -> None:
+        """Makes it render immediately, where it can."""
+
+    def close(self) -> None:
+        """Closes it, even a failed one; never raises."""
+
+
+class DeviceSink(Sink):
+    """The writing side of a player that an output renders from.
+
+    A subclass opens the output in ``_connect``; the stream reports a failure with ``_fail``.
 
     Args:
         name: used in messages.
@@ -49,13 +82,12 @@ class DeviceSink(Sink):
         self.prebuffer = prebuffer or Prebuffer()
         self.quality: Quality = quality
         self._format: PcmFormat | None = None
-        self._rate = 0
-        self._player: Player | None = None
+        self._stream: DeviceStream | None = None
         self._resamplers: list[StreamResampler] = []
         self._failure: SinkError | None = None
         self._failure_raised = True  # whether a caller has seen the failure
         self._last_attempt = 0.0  # when opening the device was last tried
-        self._earlier_underruns = 0
+        self._earlier_underruns = self._earlier_lost = 0  # of streams that are closed
         self._stops = 0  # number of calls of stop() and close()
         self._woken = threading.Event()  # set by stop(), so that a blocked write returns
         self._producer = threading.RLock()  # held while writing
@@ -63,22 +95,11 @@ class DeviceSink(Sink):
     # --- for subclasses ---
 
     @abstractmethod
-    def _connect(self, format: PcmFormat) -> tuple[Player, int]:
-        """Opens the device; returns the player it renders from and the device's rate in Hz."""
+    def _connect(self, format: PcmFormat) -> DeviceStream:
+        """Opens the output and starts it."""
 
-    @abstractmethod
-    def _disconnect(self) -> None:
-        """Closes the device, even a failed one; never raises."""
-
-    @abstractmethod
-    def _latency_ms(self) -> float | None:
-        """The latency that the device reports."""
-
-    def _check_device(self) -> None:
-        """Calls ``_fail`` if the device is known to be gone; does not block."""
-
-    def _wake_device(self) -> None:
-        """Makes the device render immediately, where it can."""
+    def _disconnected(self) -> None:
+        """Called after the output was closed; never raises."""
 
     def _fail(self, error: SinkError) -> None:
         """Records a failure of the device and wakes blocked callers. Any thread."""
@@ -113,7 +134,7 @@ class DeviceSink(Sink):
 
     def finish(self) -> None:
         with self._producer:
-            _, player = self._opened()
+            player = self._opened()[1].player
             stops = self._stops
             if any(resampler.held_samples for resampler in self._resamplers):
                 held = np.stack([resampler.flush() for resampler in self._resamplers], axis=1)
@@ -125,10 +146,11 @@ class DeviceSink(Sink):
         with self._producer:
             stops = self._stops
             self.finish()
-            _, player = self._opened()
+            _, stream = self._opened()
+            player = stream.player
             while not player.quiet and self._stops == stops:
                 self._wait(player)
-            tail = self._rate * (_TAIL_MS + (self._latency_ms() or 0.0)) / 1e3
+            tail = stream.rate * (_TAIL_MS + (stream.latency_ms or 0.0)) / 1e3
             while player.rendered < player.quiet_since + tail and self._stops == stops:
                 self._wait(player)
 
@@ -136,12 +158,13 @@ class DeviceSink(Sink):
         self._wake_writer()
         with self._producer:
             self._woken.clear()
-            player = self._player
-            if player is None or self._failure is not None:
+            stream = self._stream
+            if stream is None or self._failure is not None:
                 return
             self._end_take()
-            player.request_stop(round(self._rate * fade_ms / 1e3))
-            self._wake_device()
+            player = stream.player
+            player.request_stop(round(stream.rate * fade_ms / 1e3))
+            stream.wake()
             rendered, limit = player.rendered, time.monotonic() + self.stall_seconds
             while player.stopping and self._failure is None and time.monotonic() < limit:
                 time.sleep(0.002)
@@ -163,27 +186,29 @@ class DeviceSink(Sink):
 
     @property
     def stats(self) -> SinkStats:
-        player = self._player
-        if player is None or self._format is None or self._failure is not None:
-            return SinkStats(underruns=self._earlier_underruns)
+        stream = self._stream
+        if stream is None or self._format is None or self._failure is not None:
+            return SinkStats(underruns=self._earlier_underruns, lost=self._earlier_lost)
+        player = stream.player
         return SinkStats(
-            buffered_ms=1e3 * player.buffered / self._rate,
-            underruns=self._earlier_underruns + player.underruns,
-            device_rate=self._rate,
-            latency_ms=self._latency_ms(),
-            prebuffer_ms=1e3 * player.prebuffer / self._rate,
+            buffered_ms=1e3 * player.buffered / stream.rate,
+            underruns=self._earlier_underruns + player.underruns + stream.gaps,
+            lost=self._earlier_lost + stream.lost,
+            device_rate=stream.rate,
+            latency_ms=stream.latency_ms,
+            prebuffer_ms=1e3 * player.prebuffer / stream.rate,
         )
 
     # --- inside ---
 
-    def _opened(self) -> tuple[PcmFormat, Player]:
-        """Returns the format and the player of a working device, reopening it if necessary."""
+    def _opened(self) -> tuple[PcmFormat, DeviceStream]:
+        """Returns the format and the stream of a working device, reopening it if necessary."""
         if self._format is None:
             raise not_open(self.name)
-        if self._player is not None and self._failure is None:
-            self._check_device()
+        if self._stream is not None and self._failure is None:
+            self._stream.check()
         failure = self._failure
-        if self._player is None or failure is not None:
+        if self._stream is None or failure is not None:
             if failure is not None and not self._failure_raised:  # once, since audio was lost
                 self._failure_raised = True
                 raise failure
@@ -191,14 +216,14 @@ class DeviceSink(Sink):
                 raise SinkError(str(failure))
             self._close_device()
             self._open_device(self._format)
-        assert self._player is not None
-        return self._format, self._player
+        assert self._stream is not None
+        return self._format, self._stream
 
     def _open_device(self, format: PcmFormat) -> None:
         try:
             self._failure = None
             self._woken.clear()
-            self._player, self._rate = self._connect(format)
+            self._stream = self._connect(format)
         except SinkError as error:
             self._failure = error
             raise
@@ -207,33 +232,37 @@ class DeviceSink(Sink):
         self._end_take(format)
 
     def _close_device(self) -> None:
-        if self._player is not None:
-            self._earlier_underruns += self._player.underruns
-        self._disconnect()
-        self._player = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+            self._earlier_underruns += stream.player.underruns + stream.gaps
+            self._earlier_lost += stream.lost
+            self._disconnected()
 
     def _end_take(self, format: PcmFormat | None = None) -> None:
         """Resets the conversion for the next take."""
         self.prebuffer.ended()
         format = format or self._format
-        if format is not None and self._player is not None:
-            channels = format.channels if format.channels == self._player.channels else 1
+        stream = self._stream
+        if format is not None and stream is not None:
+            channels = format.channels if format.channels == stream.player.channels else 1
             self._resamplers = [
-                StreamResampler(format.rate, self._rate, self.quality) for _ in range(channels)
+                StreamResampler(format.rate, stream.rate, self.quality) for _ in range(channels)
             ]
 
     def _converted(self, frames: Frames) -> np.ndarray[tuple[int, ...], np.dtype[np.int16]]:
-        assert self._player is not None
+        assert self._stream is not None
         frames = with_channels(frames, len(self._resamplers))
         columns = [self._resamplers[i].push(frames[:, i]) for i in range(len(self._resamplers))]
-        return to_int16(with_channels(np.stack(columns, axis=1), self._player.channels))
+        return to_int16(with_channels(np.stack(columns, axis=1), self._stream.player.channels))
 
     def _put(self, frames: np.ndarray[tuple[int, ...], np.dtype[np.int16]], stops: int) -> None:
-        player = self._player
-        assert player is not None
+        stream = self._stream
+        assert stream is not None
+        player = stream.player
         # A prebuffer larger than the buffer would never fill: a deadlock.
-        wanted = round(self._rate * self.prebuffer.target_ms / 1e3)
-        player.prebuffer = min(wanted, round(self._rate * self.buffer_ms / 1e3) // 2)
+        wanted = round(stream.rate * self.prebuffer.target_ms / 1e3)
+        player.prebuffer = min(wanted, round(stream.rate * self.buffer_ms / 1e3) // 2)
         at = player.put(frames)
         while at < len(frames) and self._stops == stops:
             self._wait(player)
@@ -245,8 +274,8 @@ class DeviceSink(Sink):
         while player.rendered == rendered:
             if self._woken.wait(0.004) and self._failure is None:
                 return  # stop() was called
-            if self._failure is None:
-                self._check_device()
+            if self._failure is None and self._stream is not None:
+                self._stream.check()
             if self._failure is None and time.monotonic() > limit:
                 self._fail(self._stalled())
             if self._failure is not None:

@@ -9,7 +9,6 @@ from rt_drama3.errors import SinkError
 from rt_drama3.sinks import portaudio, virtual_mic
 from rt_drama3.sinks.device_sink import DeviceSink
 from rt_drama3.sinks.pcm_format import PcmFormat
-from rt_drama3.sinks.player import Player
 from rt_drama3.sinks.prebuffer import Prebuffer
 from rt_drama3.sinks.pulse import PulseStream, PulseTarget
 from rt_drama3.sinks.sink import Sink
@@ -101,35 +100,23 @@ class MicSink(DeviceSink):
         )
         self._mic_name, self._mic_rate, self._keep = name, rate, keep
         self._server_ms = server_ms
-        self._stream: PulseStream | None = None
         self.mic: virtual_mic.VirtualMic | None = None
 
-    def _connect(self, format: PcmFormat) -> tuple[Player, int]:
+    def _connect(self, format: PcmFormat) -> PulseStream:
         mic = next((m for m in virtual_mic.existing() if m.name == self._mic_name), None)
         used = mic is not None and (mic.alive or virtual_mic.in_play(mic))
         rate = mic.rate if mic is not None and used else self._mic_rate
         self.mic = virtual_mic.create(self._mic_name, rate, keep=self._keep)
-        player = self._new_player(rate, 1)
         try:
-            target = PulseTarget(self.mic.sink, rate, self._server_ms)
-            self._stream = PulseStream(target, player, self._fail)
+            stream = PulseStream(PulseTarget(self.mic.sink, buffer_ms=self._server_ms), self._fail)
         except SinkError:
-            self._disconnect()
+            self._disconnected()
             raise
-        return player, rate
+        stream.start(self._new_player(stream.rate, 1))
+        return stream
 
-    def _disconnect(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
+    def _disconnected(self) -> None:
         mic, self.mic = self.mic, None
         if mic is not None and not self._keep:
             with contextlib.suppress(SinkError):  # it ended together with its server
                 virtual_mic.release(mic)
-
-    def _latency_ms(self) -> float | None:
-        return None if self._stream is None else self._stream.latency_ms
-
-    def _wake_device(self) -> None:
-        if self._stream is not None:
-            self._stream.wake()

@@ -13,7 +13,7 @@ import numpy as np
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks.mix_input import MixInput
 from rt_drama3.sinks.pcm_format import PcmFormat
-from rt_drama3.sinks.sink import FADE_MS, Sink, not_open
+from rt_drama3.sinks.sink import FADE_MS, Sink, lost_sound, not_open
 
 MixMode: TypeAlias = Literal["mix", "queue"]
 
@@ -73,6 +73,7 @@ class Mixer:
         self._take_open = False  # something was written since the last finish()
         self._interruptions = 0  # number of times the sink was stopped
         self._closing = False
+        self._lost = 0  # losses of the sink that were logged
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
@@ -184,6 +185,7 @@ class Mixer:
             try:
                 if block is None:
                     self.sink.finish()
+                    self._report_losses()
                 else:
                     self.sink.write(block)
                 self.error = None
@@ -245,6 +247,12 @@ class Mixer:
             entry.mark_played()
         self._ending.clear()
         self._changed.notify_all()
+
+    def _report_losses(self) -> None:
+        lost = self.sink.stats.lost
+        if lost > self._lost:
+            self._lost = lost
+            _log.warning("%s", lost_sound(self.sink))
 
     def _report(self, error: SinkError) -> None:
         if str(error) != str(self.error):

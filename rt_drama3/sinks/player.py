@@ -94,6 +94,11 @@ class Player:
         return 0 if self._stop is None else self._stop.fade
 
     @property
+    def playing(self) -> bool:
+        """True within a take; False in silence, also while it buffers again after an underrun."""
+        return self._playing
+
+    @property
     def quiet(self) -> bool:
         """True if everything was rendered and only silence follows."""
         return not self._playing and self._ring.available == 0 and not self.stopping

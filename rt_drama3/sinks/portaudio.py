@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import glob
 import importlib
 import os
@@ -14,6 +16,8 @@ from typing import Any
 from rt_drama3.errors import SinkError
 from rt_drama3.system import machine
 
+# Names of ALSA's plugins for sound servers; "default" is one wherever a server runs.
+SERVER_PLUGINS = ("default", "pulse", "pipewire")
 _VIRTUAL = ("blackhole", "cable", "rt-drama3", "loopback", "vb-audio", "soundflower")
 _starting = threading.Lock()  # PortAudio's user count is not thread-safe
 
@@ -53,18 +57,38 @@ def load() -> Any:
         SinkError: it is not installed, or PortAudio's library is missing.
     """
     try:
-        return importlib.import_module("pyaudio")
+        pyaudio = importlib.import_module("pyaudio")
     except ModuleNotFoundError as error:
         raise SinkError(
-            "The speaker needs PortAudio through pyaudio, which is not installed: pip install "
-            "'rt-drama3[speaker]' (Debian: first apt-get install portaudio19-dev gcc; macOS: "
-            "brew install portaudio)."
+            f"The speaker needs {_or_a_server()}PortAudio through pyaudio, which is not installed: "
+            "pip install 'rt-drama3[speaker]' (Debian: first apt-get install portaudio19-dev gcc; "
+            "macOS: brew install portaudio)."
         ) from error
     except ImportError as error:
         raise SinkError(
             f"pyaudio is installed, but PortAudio's library cannot be loaded ({error}): install it "
             "(Debian: apt-get install libportaudio2; macOS: brew install portaudio)."
         ) from error
+    _silence_alsa()
+    return pyaudio
+
+
+def _or_a_server() -> str:
+    return "a sound server (PulseAudio, PipeWire), or " if sys.platform == "linux" else ""
+
+
+@functools.cache
+def _silence_alsa() -> None:
+    """Drops the lines that ALSA prints to standard error, hundreds for a device that fails."""
+    extension = sys.modules.get("pyaudio._portaudio")
+    if sys.platform != "linux" or extension is None or extension.__file__ is None:
+        return
+    # A handle of the extension also finds the functions of the libraries that it is linked to.
+    set_handler = getattr(ctypes.CDLL(extension.__file__), "snd_lib_error_set_handler", None)
+    if set_handler is not None:
+        # The handler is called from any thread, in the worst case thousands of times per second: a
+        # function of C that ignores its arguments.
+        set_handler(ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p))
 
 
 def start() -> Any:

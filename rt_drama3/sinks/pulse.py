@@ -14,35 +14,27 @@ calls into the interpreter.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
+import os
 import threading
 import time
 from collections.abc import Callable
-from ctypes import (
-    POINTER,
-    c_char_p,
-    c_int,
-    c_int64,
-    c_size_t,
-    c_uint8,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import c_int, c_uint64
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rt_drama3.errors import SinkError
+from rt_drama3.sinks.libpulse import BufferAttr, NoServerError, SampleSpec, library
 from rt_drama3.sinks.player import Player
 
 # From pulse/def.h, pulse/sample.h.
 _CONTEXT_READY, _CONTEXT_FAILED = 4, 5
 _STREAM_READY, _STREAM_FAILED = 2, 3
 _NO_AUTOSPAWN = 1
-_INTERPOLATE_TIMING, _AUTO_TIMING, _DONT_MOVE, _ADJUST_LATENCY = 2, 8, 0x200, 0x2000
+_INTERPOLATE_TIMING, _AUTO_TIMING, _FIX_RATE, _DONT_MOVE, _ADJUST_LATENCY = (
+    *(2, 8, 0x80, 0x200, 0x2000),
+)
 _S16LE = 3
 _RUNNING = 0
 _SEEK_RELATIVE, _SEEK_ABSOLUTE = 0, 1
@@ -55,79 +47,7 @@ _MAX_BLOCK_MS = 50.0  # that a sink reads at a time
 _POLL_MICROSECONDS = 50_000  # the loop wakes up whenever the server requests samples
 _CONNECT_SECONDS = 10.0
 _TIMING_SECONDS = 0.02  # timeout of a request for the server's positions
-
-
-class _SampleSpec(ctypes.Structure):
-    _fields_ = (("format", c_int), ("rate", c_uint32), ("channels", c_uint8))
-
-
-class _BufferAttr(ctypes.Structure):
-    _fields_ = (
-        *(("maxlength", c_uint32), ("tlength", c_uint32), ("prebuf", c_uint32)),
-        *(("minreq", c_uint32), ("fragsize", c_uint32)),
-    )
-
-
-class _TimingInfo(ctypes.Structure):
-    """The leading fields of ``pa_timing_info``; only ever read through a pointer."""
-
-    _fields_ = (
-        *(("seconds", ctypes.c_long), ("microseconds", ctypes.c_long), ("synchronized", c_int)),
-        *(("sink_usec", c_uint64), ("source_usec", c_uint64), ("transport_usec", c_uint64)),
-        *(("playing", c_int), ("write_corrupt", c_int), ("write_index", c_int64)),
-        *(("read_corrupt", c_int), ("read_index", c_int64), ("sink_block_usec", c_uint64)),
-    )
-
-
-@lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL:
-    name = ctypes.util.find_library("pulse") or "libpulse.so.0"
-    try:
-        pulse = ctypes.CDLL(name)
-    except OSError as error:
-        raise SinkError(
-            "The virtual microphone needs libpulse, which cannot be loaded: install it (Debian: "
-            "apt-get install libpulse0 pulseaudio-utils)."
-        ) from error
-    pointers = "mainloop_new mainloop_get_api context_new stream_new stream_update_timing_info"
-    for function in pointers.split():
-        getattr(pulse, f"pa_{function}").restype = c_void_p
-    pulse.pa_stream_get_timing_info.restype = POINTER(_TimingInfo)
-    pulse.pa_strerror.restype = c_char_p
-    pulse.pa_stream_writable_size.restype = c_size_t
-    pulse.pa_stream_get_underflow_index.restype = c_int64
-    arguments: dict[str, tuple[object, ...]] = {
-        "mainloop_get_api": (c_void_p,),
-        "mainloop_prepare": (c_void_p, c_int),
-        "mainloop_poll": (c_void_p,),
-        "mainloop_dispatch": (c_void_p,),
-        "mainloop_wakeup": (c_void_p,),
-        "mainloop_free": (c_void_p,),
-        "context_new": (c_void_p, c_char_p),
-        "context_connect": (c_void_p, c_char_p, c_int, c_void_p),
-        "context_get_state": (c_void_p,),
-        "context_errno": (c_void_p,),
-        "context_disconnect": (c_void_p,),
-        "context_unref": (c_void_p,),
-        "stream_new": (c_void_p, c_char_p, POINTER(_SampleSpec), c_void_p),
-        "stream_connect_playback": (
-            *(c_void_p, c_char_p, POINTER(_BufferAttr), c_int, c_void_p, c_void_p),
-        ),
-        "stream_get_state": (c_void_p,),
-        "stream_get_timing_info": (c_void_p,),
-        "stream_get_latency": (c_void_p, POINTER(c_uint64), POINTER(c_int)),
-        "stream_get_underflow_index": (c_void_p,),
-        "stream_writable_size": (c_void_p,),
-        "stream_write": (c_void_p, c_void_p, c_size_t, c_void_p, c_int64, c_int),
-        "stream_update_timing_info": (c_void_p, c_void_p, c_void_p),
-        "operation_get_state": (c_void_p,),
-        "operation_unref": (c_void_p,),
-        "stream_disconnect": (c_void_p,),
-        "stream_unref": (c_void_p,),
-    }
-    for function, types in arguments.items():
-        getattr(pulse, f"pa_{function}").argtypes = types
-    return pulse
+_ASKED_RATE = 48_000  # the server replaces it by the rate of its sink
 
 
 @dataclass(frozen=True)
@@ -135,42 +55,48 @@ class PulseTarget:
     """Where to play.
 
     Attributes:
-        sink: the server's name of the sink.
-        rate: rate in Hz; the sink's own, so that the server does not resample.
+        sink: the server's name of a virtual microphone's sink. None for its default output, or the
+            one that PULSE_SINK names; the user may move such a stream to another output.
+        channels: 1 or 2.
         buffer_ms: requested size of the server's buffer. A larger one survives a busier machine and
             adds as much latency.
     """
 
-    sink: str
-    rate: int
+    sink: str | None = None
+    channels: int = 1
     buffer_ms: float = 60.0
 
 
 class PulseStream:
     """Plays what a player renders until it is closed or fails.
 
+    Its rate is the sink's own, since a server that resamples adds latency, and may lose sound where
+    another program holds the sink at a low one.
+
     Args:
         target: where to play.
-        player: rendered from in this stream's thread.
-        failed: called once, in that thread, when the server or its sink goes away.
+        failed: called once, in a thread of this stream, when the server or its sink goes away.
+
+    Attributes:
+        rate: the sink's rate in Hz.
+        latency_ms: as the server estimates it; None until then.
+        gaps: times that the server ran out of samples within a take. It plays them late, none is
+            lost.
 
     Raises:
         SinkError: libpulse, the server or the sink is missing, or access is denied.
     """
 
-    def __init__(
-        self, target: PulseTarget, player: Player, failed: Callable[[SinkError], None]
-    ) -> None:
+    def __init__(self, target: PulseTarget, failed: Callable[[SinkError], None]) -> None:
         self.target = target
         self.latency_ms: float | None = None
-        self.underflows = 0  # times that the server ran out of samples
-        self._pulse = _library()
-        self._player = player
+        self.gaps = 0
+        self.lost = 0
+        self._pulse = library()
+        self.player = Player(1, target.channels)  # until ``start``
         self._failed = failed
         self._closing = False
-        self._frame = 2 * player.channels
-        # The last second rendered, by position: what a fade is made of.
-        self._history = np.zeros((target.rate + 1, player.channels), np.int16)
+        self._frame = 2 * target.channels
         self._written = 0  # frames written to the server, which counts positions in bytes
         self._stop_seen = False
         self._underflow = -1
@@ -180,12 +106,25 @@ class PulseStream:
         )
         self._stream: int | None = None
         try:
-            self._connect()
+            self.rate = self._connect()
         except SinkError:
             self._free()
             raise
+        # The last second rendered, by position: what a fade is made of.
+        self._history = np.zeros((self.rate + 1, target.channels), np.int16)
         self._thread = threading.Thread(target=self._run, name=f"pulse {target.sink}", daemon=True)
+
+    def start(self, player: Player) -> None:
+        """Starts to play.
+
+        Args:
+            player: rendered from in this stream's thread; of the target's channels, at ``rate``.
+        """
+        self.player = player
         self._thread.start()
+
+    def check(self) -> None:
+        """Nothing to do: the thread notices and reports a failure."""
 
     def close(self) -> None:
         """Ends the stream and its thread; what the server still holds is dropped."""
@@ -202,29 +141,41 @@ class PulseStream:
 
     # --- connecting ---
 
-    def _connect(self) -> None:
-        pulse = self._pulse
+    def _connect(self) -> int:
+        """Connects a stream and returns its rate."""
+        pulse, target = self._pulse, self.target
         if pulse.pa_context_connect(self._context, None, _NO_AUTOSPAWN, None) < 0:
             raise self._error("cannot be reached")
         self._until(lambda: pulse.pa_context_get_state(self._context) == _CONTEXT_READY)
-        spec = _SampleSpec(_S16LE, self.target.rate, self._player.channels)
+        spec = SampleSpec(_S16LE, _ASKED_RATE, target.channels)
         stream = pulse.pa_stream_new(self._context, b"speech", ctypes.byref(spec), None)
         if not stream:
             raise self._error("does not support this rate")
         self._stream = stream
-        length = int(self.target.rate * self.target.buffer_ms / 1e3) * self._frame
-        # Playback starts, and resumes after an underflow, with a quarter of the buffer; without
-        # this threshold the server would skip late samples instead of playing them late.
-        attributes = _BufferAttr(
-            _UNSET, length, length // 4 // self._frame * self._frame, _UNSET, _UNSET
-        )
-        flags = _INTERPOLATE_TIMING | _AUTO_TIMING | _DONT_MOVE | _ADJUST_LATENCY
-        name = self.target.sink.encode()
+        attributes = self._buffer(_ASKED_RATE)
+        flags = _INTERPOLATE_TIMING | _AUTO_TIMING | _FIX_RATE | _ADJUST_LATENCY
+        flags |= _DONT_MOVE if target.sink else 0
+        name = target.sink.encode() if target.sink else None
         if pulse.pa_stream_connect_playback(
             stream, name, ctypes.byref(attributes), flags, None, None
         ):
             raise self._error("rejected the stream")
         self._until(lambda: pulse.pa_stream_get_state(stream) == _STREAM_READY)
+        rate = int(pulse.pa_stream_get_sample_spec(stream).contents.rate)
+        if rate != _ASKED_RATE:
+            attributes = self._buffer(rate)
+            self._finish(
+                pulse.pa_stream_set_buffer_attr(stream, ctypes.byref(attributes), None, None),
+                _CONNECT_SECONDS,
+            )
+        return rate
+
+    def _buffer(self, rate: int) -> BufferAttr:
+        length = int(rate * self.target.buffer_ms / 1e3) * self._frame
+        # Playback starts, and resumes after an underflow, with a quarter of the buffer; without
+        # this threshold the server would skip late samples instead of playing them late.
+        threshold = length // 4 // self._frame * self._frame
+        return BufferAttr(_UNSET, length, threshold, _UNSET, _UNSET)
 
     def _until(self, ready: Callable[[], bool]) -> None:
         limit = time.monotonic() + _CONNECT_SECONDS
@@ -240,12 +191,9 @@ class PulseStream:
         code = self._pulse.pa_context_errno(self._context)
         reason = self._pulse.pa_strerror(code).decode("utf-8", errors="replace")
         if code == _ERROR_NO_ENTITY:
-            return SinkError(
-                f"The sound server has no sink {self.target.sink!r}; create it with rt-drama3 mic "
-                "create."
-            )
+            return self._no_sink()
         if code == _ERROR_REFUSED:
-            return SinkError(
+            return NoServerError(
                 "No sound server responds: start PulseAudio (pulseaudio --start) or PipeWire with "
                 "pipewire-pulse, or set PULSE_SERVER."
             )
@@ -255,6 +203,15 @@ class PulseStream:
                 "PULSE_COOKIE."
             )
         return SinkError(f"The sound server {what}: {reason}.")
+
+    def _no_sink(self) -> SinkError:
+        if self.target.sink is not None:
+            remedy = "create it with rt-drama3 mic create."
+            return SinkError(f"The sound server has no sink {self.target.sink!r}; {remedy}")
+        if named := os.environ.get("PULSE_SINK"):
+            remedy = "PULSE_SINK names it; pactl list short sinks shows those that there are."
+            return SinkError(f"The sound server has no sink {named!r}; {remedy}")
+        return NoServerError("The sound server has no output; connect one.")
 
     def _free(self) -> None:
         pulse = self._pulse
@@ -274,13 +231,14 @@ class PulseStream:
         while not self._closing:
             if not self._iterate() or not self._healthy():
                 break
-            if self._player.stopping and not self._stop_seen:
+            if self.player.stopping and not self._stop_seen:
                 self._fade_out()
-            self._stop_seen = self._player.stopping
+            self._stop_seen = self.player.stopping
             self._feed()
             self._measure()
         if not self._closing:
-            self._failed(self._error("exited, or removed the virtual microphone"))
+            removed = "the virtual microphone" if self.target.sink else "its output"
+            self._failed(self._error(f"exited, or removed {removed}"))
 
     def _iterate(self) -> bool:
         pulse = self._pulse
@@ -303,8 +261,8 @@ class PulseStream:
             return
         wanted = size // self._frame
         while wanted > 0 and not self._closing:
-            block = np.empty((min(wanted, self.target.rate // 100), self._player.channels), "<i2")
-            self._player.render(block)
+            block = np.empty((min(wanted, self.rate // 100), self.player.channels), "<i2")
+            self.player.render(block)
             self._remember(block)
             self._write(block, 0, _SEEK_RELATIVE)
             self._written += len(block)
@@ -329,15 +287,18 @@ class PulseStream:
         underflow = self._pulse.pa_stream_get_underflow_index(self._stream)
         if underflow != self._underflow:
             self._underflow = underflow
-            self.underflows += 1
+            self.gaps += self.player.playing
 
     def _update_timing(self) -> None:
         """Requests the server's positions; automatic updates may be a second old."""
-        pulse = self._pulse
-        operation = pulse.pa_stream_update_timing_info(self._stream, None, None)
+        update = self._pulse.pa_stream_update_timing_info
+        self._finish(update(self._stream, None, None), _TIMING_SECONDS)
+
+    def _finish(self, operation: int | None, seconds: float) -> None:
+        """Waits for the server to complete an operation."""
         if not operation:
             return
-        limit = time.monotonic() + _TIMING_SECONDS
+        pulse, limit = self._pulse, time.monotonic() + seconds
         while pulse.pa_operation_get_state(operation) == _RUNNING and time.monotonic() < limit:
             if not self._iterate() or not self._healthy():
                 break
@@ -347,14 +308,14 @@ class PulseStream:
         """Writes a fade, then silence, over what the server has but has not played."""
         self._update_timing()
         info = self._pulse.pa_stream_get_timing_info(self._stream)
-        fade = self._player.requested_fade
+        fade = self.player.requested_fade
         if not info or info.contents.read_corrupt:
             return  # the player fades what comes next instead
         # Meanwhile the server has continued to read, in whole blocks.
         stamp = info.contents.seconds + info.contents.microseconds / 1e6
         age_ms = max(0.0, 1e3 * (time.time() - stamp))
         block_ms = min(info.contents.sink_block_usec / 1e3, _MAX_BLOCK_MS)
-        ahead = (age_ms + block_ms + _MARGIN_MS) * self.target.rate / 1e3
+        ahead = (age_ms + block_ms + _MARGIN_MS) * self.rate / 1e3
         begin = info.contents.read_index // self._frame + round(ahead)
         held = self._written - begin
         if held < fade or held > len(self._history):
@@ -366,4 +327,4 @@ class PulseStream:
         faded = np.rint(block * ramp[:, None]).astype("<i2")
         self._write(np.ascontiguousarray(faded), begin, _SEEK_ABSOLUTE)
         self._history[indices] = faded
-        self._player.drop()
+        self.player.drop()

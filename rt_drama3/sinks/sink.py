@@ -35,7 +35,9 @@ class SinkStats:
 
     Attributes:
         buffered_ms: audio accepted but not yet passed to the device; 0 for files.
-        underruns: gaps in playback because nothing had been written in time.
+        underruns: gaps in playback because nothing had been written in time, or the output got it
+            late; every sample is played.
+        lost: times that the output lost samples, as it reports: sound is missing.
         device_rate: rate of the output in Hz; 0 while closed.
         prebuffer_ms: audio buffered before a take starts; 0 for files.
         latency_ms: delay from the device to the listener, as the device reports it; None if it
@@ -44,6 +46,7 @@ class SinkStats:
 
     buffered_ms: float = 0.0
     underruns: int = 0
+    lost: int = 0
     device_rate: int = 0
     latency_ms: float | None = None
     prebuffer_ms: float = 0.0
@@ -132,6 +135,14 @@ class Sink(ABC):
                 self.drain()
         finally:
             self.close()
+
+
+def lost_sound(sink: Sink) -> SinkError:
+    """Returns the error for a sink whose output has lost sound; see ``SinkStats.lost``."""
+    return SinkError(
+        f"{sink.name} lost sound {sink.stats.lost} times, since the device did not get it in time; "
+        "relieve this machine, or choose another device."
+    )
 
 
 def not_open(name: str) -> SinkError:

@@ -100,11 +100,12 @@ class Tee(Sink):
 
     @property
     def stats(self) -> SinkStats:
-        """The most buffered, all underruns; rate and latency of the first sink."""
+        """The most buffered, all underruns and losses; rate and latency of the first sink."""
         each = [sink.stats for sink in self.sinks]
         return SinkStats(
             buffered_ms=max(stats.buffered_ms for stats in each),
             underruns=sum(stats.underruns for stats in each),
+            lost=sum(stats.lost for stats in each),
             device_rate=each[0].device_rate,
             latency_ms=each[0].latency_ms,
             prebuffer_ms=max(stats.prebuffer_ms for stats in each),

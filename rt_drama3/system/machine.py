@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -150,19 +151,44 @@ if sys.platform != "win32":
         return True
 
 
+class _Silence:
+    """The blocks that silence standard error at the moment, and what it was before."""
+
+    lock = threading.Lock()
+    blocks = 0
+    kept: int | None = None
+
+
 @contextmanager
 def silent_stderr() -> Iterator[None]:
-    """Redirects file descriptor 2 to the null device inside the block.
+    """Redirects file descriptor 2 to the null device inside the block; any thread.
 
     C libraries bypass ``sys.stderr``: ALSA complains about every card that is absent.
     """
-    sys.stderr.flush()
-    kept = os.dup(2)
-    null = os.open(os.devnull, os.O_WRONLY)
+    with _Silence.lock:
+        _Silence.blocks += 1
+        if _Silence.blocks == 1:
+            _Silence.kept = _silence()
     try:
-        os.dup2(null, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)
+        with _Silence.lock:
+            _Silence.blocks -= 1
+            kept = _Silence.kept
+            if _Silence.blocks == 0 and kept is not None:
+                os.dup2(kept, 2)
+                os.close(kept)
+
+
+def _silence() -> int | None:
+    """Redirects file descriptor 2 and returns a copy of it; None if it is closed."""
+    try:
+        kept = os.dup(2)
+    except OSError:
+        return None
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    return kept

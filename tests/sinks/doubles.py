@@ -22,7 +22,7 @@ class MemorySink(Sink):
         events: names of the calls other than writes, in order.
         failing: raised by every call, or None.
         gate: writes block until it is set.
-        holds: ``buffered_ms`` of ``stats``.
+        holds, lost: ``buffered_ms`` and ``lost`` of ``stats``.
     """
 
     def __init__(self, name: str = "memory") -> None:
@@ -33,6 +33,7 @@ class MemorySink(Sink):
         self.gate = threading.Event()
         self.gate.set()
         self.holds = 0.0
+        self.lost = 0
         self.format: PcmFormat | None = None
         self.waiting = threading.Event()  # a write waits at the gate
         self._stopped = False
@@ -83,7 +84,7 @@ class MemorySink(Sink):
 
     @property
     def stats(self) -> SinkStats:
-        return SinkStats(buffered_ms=self.holds)
+        return SinkStats(buffered_ms=self.holds, lost=self.lost)
 
 
 def card(name: str, outputs: int = 2, inputs: int = 0, rate: int = 48_000) -> dict[str, Any]:
@@ -106,6 +107,7 @@ class FakePyAudio:
         refuse: called with the arguments of every ``open``; raises to refuse.
         played: blocks ``[frames, channels]`` in order, by the card's name.
         opened: arguments of the opened streams.
+        flags: passed to the callbacks; 4 reports an output underflow.
         users: number of current users of PortAudio.
     """
 
@@ -116,6 +118,7 @@ class FakePyAudio:
         self.refuse: Callable[[dict[str, Any]], None] = lambda _arguments: None
         self.played: dict[str, list[NDArray[np.int16]]] = {}
         self.opened: list[dict[str, Any]] = []
+        self.flags = 0
         self.streams: list[_Stream] = []
         self.users = 0
 
@@ -177,6 +180,7 @@ class _Stream:
 
     def __init__(self, owner: FakePyAudio, name: str, arguments: dict[str, Any]) -> None:
         self.name, self.running = name, True
+        self._owner = owner
         self._blocks = owner.played.setdefault(name, [])
         self._arguments = arguments
         self._thread = threading.Thread(target=self._run, name=f"fake card {name}", daemon=True)
@@ -185,7 +189,7 @@ class _Stream:
     def _run(self) -> None:
         count, channels = self._arguments["frames_per_buffer"], self._arguments["channels"]
         while self.running:
-            data, _ = self._arguments["stream_callback"](None, count, {}, 0)
+            data, _ = self._arguments["stream_callback"](None, count, {}, self._owner.flags)
             self._blocks.append(np.frombuffer(data, np.int16).reshape(-1, channels))
             time.sleep(0)
 

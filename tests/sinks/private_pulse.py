@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,10 +33,16 @@ def wait_until(ready: Callable[[], bool], what: str) -> None:
 
 
 class Daemon:
-    """PulseAudio with its own socket and one null sink, the default output."""
+    """PulseAudio with its own socket and one null sink, the default output.
 
-    def __init__(self, folder: Path, rate: int = 44_100) -> None:
-        self.folder, self.rate = folder, rate
+    Args:
+        folder: for the socket.
+        rate: of the sink.
+        rewinds: whether the sink renders ahead and rewinds, as sound cards do.
+    """
+
+    def __init__(self, folder: Path, rate: int = 44_100, rewinds: bool = False) -> None:
+        self.folder, self.rate, self.rewinds = folder, rate, rewinds
         self.socket = folder / "native"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -43,7 +50,7 @@ class Daemon:
         modules = (
             f"module-native-protocol-unix auth-anonymous=1 socket={self.socket}",
             f"module-null-sink sink_name=card rate={self.rate} format=s16le channels=1 "
-            "channel_map=mono norewinds=1",
+            f"channel_map=mono norewinds={int(not self.rewinds)}",
         )
         loads = [part for module in modules for part in ("-L", module)]
         self.process = subprocess.Popen(
@@ -74,12 +81,15 @@ def pactl(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]
 
 
 @contextlib.contextmanager
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """Starts a daemon that all libraries in this process and its children use."""
+def daemon(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Iterator[Daemon]:
+    """Starts a daemon that all libraries in this process and its children use.
+
+    Keywords are those of ``Daemon``.
+    """
     with tempfile.TemporaryDirectory(
         prefix="rt-pulse-"
     ) as folder:  # socket paths are limited in length
-        server = Daemon(Path(folder))
+        server = Daemon(Path(folder), **more)
         monkeypatch.setenv("PULSE_SERVER", f"unix:{server.socket}")
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
         try:
@@ -92,13 +102,13 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
 class Recorder:
     """Records a source in 16-bit mono, starting with its first sample."""
 
-    def __init__(self, source: str, rate: int) -> None:
+    def __init__(self, source: str, rate: int, latency_ms: int = 50) -> None:
         self._chunks: list[bytes] = []
         self._size = 0
         self._process = subprocess.Popen(
             [
                 *("parec", "-d", source, "--format=s16le", f"--rate={rate}", "--channels=1"),
-                *("--channel-map=mono", "--latency-msec=50", "--raw"),
+                *("--channel-map=mono", f"--latency-msec={latency_ms}", "--raw"),
             ],
             stdout=subprocess.PIPE,
         )

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rt_drama3.audio import read_audio, write_wav
-from rt_drama3.cli.main import app
+from rt_drama3.cli.main import app, main
 from rt_drama3.cli.speak_outputs import opened
 from rt_drama3.errors import PipeClosed, RequestError, SinkError
 from rt_drama3.sinks import virtual_mic
@@ -157,6 +157,22 @@ def test_mic_command_on_macos_names_the_driver(monkeypatch: pytest.MonkeyPatch) 
 def test_invalid_sink_raises_before_a_model_is_loaded() -> None:
     with pytest.raises(RequestError, match=r"take\.xyz has the unsupported extension \.xyz"):
         run("speak", "Hi.", "--model", "/nowhere", "--sink", "take.xyz")
+
+
+def test_lost_sound_is_an_error_after_all_was_played(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakePyAudio(card("front"))
+    fake.flags = 4  # an output underflow in every callback
+    monkeypatch.setitem(sys.modules, "pyaudio", fake)
+    monkeypatch.setattr(sys, "argv", ["rt-drama3", "speak", "Hi.", "--max-seconds", "0.3"])
+    sys.argv += ["--sink", "speaker:front", "--sink", str(tmp_path / "take.wav")]
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "lost sound" in one]
+    assert "speaker 'front' lost sound" in line
+    assert len(read_audio(tmp_path / "take.wav")[0]) > 8_000
 
 
 def test_repair(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from rt_drama3.errors import SinkError
-from rt_drama3.sinks import MicSink, PcmFormat, SpeakerSink, make_sink, pactl, pulse, virtual_mic
-from rt_drama3.sinks.player import Player
+from rt_drama3.sinks import MicSink, PcmFormat, SpeakerSink, libpulse, make_sink, pactl, virtual_mic
 from rt_drama3.sinks.pulse import PulseStream, PulseTarget
 from tests.sinks.doubles import FakePyAudio, card
 
@@ -97,7 +96,7 @@ def test_missing_libpulse_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
-    pulse._library.cache_clear()
+    libpulse.library.cache_clear()
     monkeypatch.setattr(ctypes, "CDLL", fail)
-    with pytest.raises(SinkError, match="needs libpulse, which cannot be loaded: install it"):
-        PulseStream(PulseTarget("sink", 48_000), Player(100, 1), lambda error: None)
+    with pytest.raises(SinkError, match="library libpulse cannot be loaded: install it"):
+        PulseStream(PulseTarget("sink"), lambda error: None)

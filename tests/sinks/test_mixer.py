@@ -239,6 +239,21 @@ def test_close_releases_blocked_writers() -> None:
     assert not any(thread.name == "sink mixer" for thread in threading.enumerate())
 
 
+def test_losses_of_the_sink_are_logged_once_per_take(caplog: pytest.LogCaptureFixture) -> None:
+    sink = MemorySink("device")
+    with Mixer(sink, rate=RATE) as mixer:
+        for lost in (0, 2, 2, 3):
+            sink.lost = lost
+            entry = mixer.add(MONO)
+            entry.write(level(0.1))
+            entry.finish()
+            entry.drain()
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        "device lost sound 2 times",
+        "device lost sound 3 times",
+    ]
+
+
 def test_unknown_mode_raises() -> None:
     with pytest.raises(RequestError, match="mode is 'shuffle'"):
         Mixer(MemorySink(), "shuffle")  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -94,3 +95,20 @@ def test_devices_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (virtual.virtual, virtual.default_output, virtual.output_latency_ms) == (True, True, 10)
     assert not headset.virtual
     assert fake.users == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ALSA is Linux only")
+def test_alsa_prints_nothing() -> None:
+    pytest.importorskip("pyaudio")
+    program = (
+        "import ctypes\n"
+        "from rt_drama3.sinks import portaudio\n"
+        "pyaudio = portaudio.load()\n"
+        "alsa = ctypes.CDLL(pyaudio._portaudio.__file__)\n"
+        "pcm = ctypes.c_void_p()\n"
+        "assert alsa.snd_pcm_open(ctypes.byref(pcm), b'no-such-device', 0, 0) < 0\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

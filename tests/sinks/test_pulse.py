@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rt_drama3.audio import read_audio, resample
+from rt_drama3.audio import StreamResampler, read_audio, resample
 from rt_drama3.errors import RequestError, SinkError
 from rt_drama3.sinks import (
     MicSink,
@@ -80,6 +80,20 @@ def tone(rate: int, seconds: float) -> NDArray[np.float32]:
     return (0.5 * np.sin(phase)).astype(np.float32)
 
 
+def patient_speaker(kind: str) -> SpeakerSink:
+    """A speaker of the server itself, or of PortAudio through ALSA's plugin for it."""
+    if kind == "plugin":
+        pytest.importorskip("pyaudio")
+    return SpeakerSink(
+        "puls" if kind == "plugin" else None,  # part of the plugin's name is not the server's
+        block_ms=150,
+        server_ms=1_000,
+        buffer_ms=6_000,
+        stall_seconds=SECONDS,
+        prebuffer=whole_take(),
+    )
+
+
 def play_in_blocks(sink: MicSink | SpeakerSink | Tee, clip: NDArray[np.float32]) -> None:
     at = 0
     for size in [1, 441, 2_048, 3, 7, 4_096, 100, 9_999] * len(clip):
@@ -131,26 +145,13 @@ def test_resampled_microphone_matches_the_wav_within_80_db(server: Daemon, tmp_p
     assert np.abs(take - expected).max() < 0.05
 
 
-@pytest.mark.parametrize("kind", ["mic", "speaker"])
+@pytest.mark.parametrize("kind", ["mic", "server", "plugin"])
 def test_tone_in_irregular_blocks_arrives_complete(server: Daemon, kind: str) -> None:
-    if kind == "speaker":
-        pytest.importorskip("pyaudio")
     rate = 44_100
     clip = tone(rate, 1.5)
-    sink: MicSink | SpeakerSink
-    if kind == "mic":
-        sink, source = patient_mic(rate), "rt-drama3"
-    else:
-        sink, source = (
-            SpeakerSink(
-                "pulse",
-                block_ms=150,
-                buffer_ms=6_000,
-                stall_seconds=SECONDS,
-                prebuffer=whole_take(),
-            ),
-            "card.monitor",
-        )
+    mic = kind == "mic"
+    sink: MicSink | SpeakerSink = patient_mic(rate) if mic else patient_speaker(kind)
+    source = "rt-drama3" if mic else "card.monitor"
     sink.open(PcmFormat(rate, encoding="f32le"))
     recorder = Recorder(source, rate)
     play_in_blocks(sink, clip)
@@ -158,7 +159,7 @@ def test_tone_in_irregular_blocks_arrives_complete(server: Daemon, kind: str) ->
     recorder.wait_for(rate // 4)
     expected = to_int16(clip[:, None])[:, 0]
     recorded = sounding(recorder.stop())
-    if kind == "speaker":  # PortAudio does not report what ALSA's plugin had to insert
+    if kind == "plugin":  # PortAudio does not report what ALSA's plugin had to insert
         recorded = without_gaps(recorded, expected)
     assert sink.stats.underruns == 0
     sink.close()
@@ -244,16 +245,20 @@ def test_100_opens_and_closes_leak_nothing(server: Daemon) -> None:
     assert len(os.listdir("/proc/self/fd")) <= files
 
 
-@pytest.mark.parametrize("kind", ["mic", "speaker"])
+@pytest.mark.parametrize("kind", ["mic", "server", "plugin"])
 def test_dead_daemon_raises_until_it_is_back(
     server: Daemon, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_sink, "_RETRY_SECONDS", 0.0)
-    if kind == "speaker":
+    if kind == "plugin":
         pytest.importorskip("pyaudio")
         gone = "stopped playing|played nothing"
-        none = "No output device|cannot be opened|is busy|is gone"  # see speaker._close
-        sink: MicSink | SpeakerSink = SpeakerSink("pulse", stall_seconds=5)
+        # Which one depends on whether the old stream could be closed.
+        none = "No output device|No .* matches|cannot be opened|is busy|is gone"
+        sink: MicSink | SpeakerSink = SpeakerSink("puls", stall_seconds=5)
+    elif kind == "server":
+        gone, none = "sound server exited, or removed its output", "No sound server responds"
+        sink = SpeakerSink(stall_seconds=SECONDS)
     else:
         gone, none = "sound server", "No sound server responds: start PulseAudio"
         sink = MicSink(stall_seconds=SECONDS)
@@ -269,6 +274,60 @@ def test_dead_daemon_raises_until_it_is_back(
     sink.write(tone(44_100, 0.2))
     sink.drain()
     sink.close()
+
+
+@pytest.mark.parametrize("kind", ["server", "plugin"])
+def test_reader_with_a_low_latency_hears_every_sample(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    clip = noise(44_100)
+    resampler = StreamResampler(44_100, 48_000)
+    whole = np.concatenate([resampler.push(clip), resampler.flush()])
+    expected = to_int16(whole[:, None])[:, 0]
+    if kind == "plugin":
+        pytest.importorskip("pyaudio")
+    with daemon(monkeypatch, rate=48_000, rewinds=True):
+        recorder = Recorder("card.monitor", 48_000, latency_ms=10)
+        for _ in range(3):
+            sink = SpeakerSink("puls" if kind == "plugin" else None, stall_seconds=SECONDS)
+            size = len(recorder.samples)
+            sink.open(PcmFormat(44_100, encoding="f32le"))
+            for at in range(0, len(clip), 2_048):
+                sink.write(clip[at : at + 2_048])
+            sink.drain()
+            recorder.wait_for(12_000)
+            sink.close()
+            recorded = recorder.samples[size:]
+            if kind == "server":
+                assert sink.stats.lost == 0
+                assert np.array_equal(recorded[recorded != 0], expected[expected != 0])
+            else:  # the plugin resamples, and may lose something, but not without a word
+                lacking = np.count_nonzero(expected) - np.count_nonzero(recorded)
+                assert lacking < 480 or sink.stats.lost > 0
+        recorder.stop()
+
+
+def test_server_without_a_sink_of_that_name_raises(
+    server: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSE_SINK", "missing")
+    with pytest.raises(SinkError, match=r"no sink 'missing'; PULSE_SINK names it"):
+        SpeakerSink().open(PcmFormat(48_000))
+
+
+def test_stop_of_the_speaker_overwrites_what_the_server_holds(server: Daemon) -> None:
+    rate = 44_100
+    sink = patient_speaker("server")
+    sink.open(PcmFormat(rate, encoding="f32le"))
+    recorder = Recorder("card.monitor", rate)
+    sink.write(np.full(3 * rate, 0.5, np.float32))
+    sink.finish()
+    wait_until(lambda: np.count_nonzero(recorder.samples) > rate // 10, "sound")
+    sink.stop(fade_ms=20)
+    recorder.wait_for(rate)
+    sink.close()
+    recorded = sounding(recorder.stop())
+    assert len(recorded) < 2 * rate  # of three seconds that were taken
 
 
 def test_removed_microphone_is_created_again(

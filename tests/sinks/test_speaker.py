@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rt_drama3.errors import SinkError
-from rt_drama3.sinks import PcmFormat, SpeakerSink, device_sink, make_sink, speaker
+from rt_drama3.sinks import PcmFormat, SpeakerSink, device_sink, make_sink, portaudio_stream
 from rt_drama3.sinks.pcm_format import to_int16
 from rt_drama3.sinks.prebuffer import Prebuffer
 from tests.sinks.doubles import FakePyAudio, card, error
@@ -32,6 +32,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Install:
         return fake
 
     monkeypatch.setattr(device_sink, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setenv("PULSE_SERVER", "unix:/nowhere/native")  # not this machine's own server
     return install
 
 
@@ -77,6 +78,16 @@ def test_any_block_size_of_the_device_works(cards: Install, frames: int) -> None
     expected = to_int16(clip[:, None])[:, 0]
     assert np.array_equal(heard[first : first + len(clip)], expected)  # without a gap
     assert not heard[first + len(clip) :].any()
+
+
+@pytest.mark.parametrize(("name", "frames"), [("front", 480), ("pulse", 960), ("default", 960)])
+def test_plugin_of_a_sound_server_gets_longer_blocks(
+    cards: Install, name: str, frames: int
+) -> None:
+    fake = cards(card(name))  # the server itself does not respond
+    with SpeakerSink(name) as sink:
+        sink.open(MONO)
+    assert fake.opened[0]["frames_per_buffer"] == frames
 
 
 def test_device_keeps_its_native_rate(cards: Install) -> None:
@@ -193,7 +204,7 @@ def test_device_that_stops_calling_back_raises(cards: Install) -> None:
 def test_stream_that_does_not_close_is_abandoned(
     cards: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speaker, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(portaudio_stream, "_CLOSE_SECONDS", 0.05)
     fake = cards(card("front"))
     sink = SpeakerSink("front")
     sink.open(MONO)
@@ -270,6 +281,33 @@ def test_closed_sink_raises(cards: Install) -> None:
     assert sink.stats.device_rate == 0
 
 
+def test_lost_sound_is_counted_while_a_take_plays(cards: Install) -> None:
+    fake = cards(card("front"))
+    fake.flags = 4  # also in silence, in which nothing is lost
+    sink = SpeakerSink()
+    sink.open(MONO)
+    until_rendered(sink, 48_000)
+    assert sink.stats.lost == 0
+    sink.write(noise(4_800))
+    sink.drain()
+    lost = sink.stats.lost
+    assert 1 <= lost <= 10  # of the take's ten blocks
+    fake.flags = 0
+    sink.write(noise(4_800))
+    sink.drain()
+    sink.close()
+    assert sink.stats.lost == lost  # also of a closed sink
+
+
+def until_rendered(sink: SpeakerSink, more: int) -> None:
+    """Waits until the fake card has requested further frames."""
+    assert sink._stream is not None
+    player = sink._stream.player
+    wanted = player.rendered + more
+    while player.rendered < wanted:
+        threading.Event().wait(0.001)
+
+
 # A server freezes the garbage collector, so its sink can live until the interpreter exits.
 KEPT = """
 import gc, sys
@@ -277,7 +315,7 @@ from rt_drama3.sinks import PcmFormat, SpeakerSink
 from tests.sinks.doubles import FakePyAudio, card
 
 sys.modules["pyaudio"] = FakePyAudio(card("front", rate=44_100))
-sink = SpeakerSink()
+sink = SpeakerSink("front")
 sink.quality = "high"  # as the microphone's
 sink.open(PcmFormat(48_000))
 assert sink._resamplers

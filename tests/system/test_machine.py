@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -65,6 +66,30 @@ def test_silent_stderr_hides_only_output_of_its_block(
         raise ValueError("escapes")
     os.write(2, b"after")
     assert capfd.readouterr().err == "before after"
+
+
+def test_blocks_of_silent_stderr_may_overlap(capfd: pytest.CaptureFixture[str]) -> None:
+    first, second = machine.silent_stderr(), machine.silent_stderr()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    os.write(2, b"noise")  # the second has not ended
+    second.__exit__(None, None, None)
+    os.write(2, b"after")
+    assert capfd.readouterr().err == "after"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX descriptors")
+def test_silent_stderr_does_without_one() -> None:
+    program = (
+        "import os, sys\n"
+        "from rt_drama3.system import machine\n"
+        "os.close(2)\n"
+        "sys.stderr = None\n"
+        "with machine.silent_stderr():\n    pass\n"
+        "try:\n    os.fstat(2)\nexcept OSError:\n    os._exit(7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 7
 
 
 @pytest.mark.parametrize(

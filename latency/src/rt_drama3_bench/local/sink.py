@@ -104,3 +104,4 @@ def play(result: Result, kind: str, made: Sink, spoken: Recording, times: int) -
         result.facts[f"{kind}: latency that the device reports, ms"] = stats.latency_ms
     result.facts[f"{kind}: collected before a take starts, ms"] = stats.prebuffer_ms
     result.judge(f"{kind}: underruns in {times} takes", stats.underruns, 0)
+    result.judge(f"{kind}: losses of sound in {times} takes", stats.lost, 0)
