@@ -44,9 +44,10 @@ async function answer() {
   $("interrupt").disabled = false;
   const spoken = line("Agent", "");
   mine.addEventListener("segment", ({ text: words }) => spoken.append(`${words} `));
-  const heard = await mine.finished.finally(() => {
+  mine.quiet.then(() => { // after an error, what was received still sounds
     if (playback === mine) $("interrupt").disabled = true;
   });
+  const heard = await mine.finished;
   if (heard.stopped) {
     // What a language model should know: how much of its answer was heard.
     const rest = document.createElement("span");

@@ -263,6 +263,7 @@ export class Track extends TypedEventTarget<{
   readonly finished: Promise<TrackReport>;
   write(pcm: Int16Array | Float32Array | Uint8Array, firstSample?: number): void;
   segment(text: string, firstSample: number): void;
+  skip(ms: number): void;
   end(): void;
   stop(fadeMs?: number): void;
 }
@@ -283,6 +284,8 @@ export class Playback extends TypedEventTarget<{ begin: Event; segment: HeardSeg
   readonly segments: Segment[];
   readonly bufferedMs: number;
   readonly finished: Promise<Heard>;
+  /** Fulfilled when nothing of it sounds any more, also after an error; `stop` works until then. */
+  readonly quiet: Promise<void>;
   stop(fadeMs?: number): Promise<Heard>;
 }
 
@@ -301,6 +304,7 @@ export interface ListenerOptions {
   pingMs?: number;
   backoffMs?: number;
   mostBackoffMs?: number;
+  lateMs?: number;
   WebSocket?: typeof WebSocket;
   fetch?: typeof fetch;
 }
@@ -323,6 +327,9 @@ export class Captions {
 
 /** Returns a segment's text for display: without tags such as `<|speaker:1|>`. */
 export function plain(text: string): string;
+
+/** Joins the audio of a finished utterance into a file whose header has its true length. */
+export function withLength(format: string, parts: Uint8Array[], samples: number): Uint8Array;
 
 /** Chooses how much to buffer before playback starts. */
 export class JitterMeter {

@@ -4,6 +4,7 @@ export * from "./errors.js";
 export { Captions, plain } from "./captions.js";
 export { Client } from "./client.js";
 export { JitterMeter } from "./jitter.js";
+export { withLength } from "./lengths.js";
 export { Listener } from "./listener.js";
 export { MsgpackError, decode, encode } from "./msgpack.js";
 export { Playback, SAMPLE_RATES, say } from "./playback.js";

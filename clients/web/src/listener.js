@@ -9,13 +9,16 @@ const DEFAULTS = {
   pingMs: 10_000,
   backoffMs: 500, // before reconnecting; it doubles
   mostBackoffMs: 10_000,
+  lateMs: 2_000, // that speech may be heard late
 };
+const CHECK_MS = 250; // interval of checking that, while something plays
 
 /**
  * Plays everything through a Player, and reconnects automatically, without a limit. Fires `state`
  * (see `state`), `segment` (with `text`, when its playback starts) and `quiet` (nothing is playing).
  *
- * Audio that arrives while the browser does not allow playback is dropped.
+ * Audio that arrives while the browser does not allow playback is dropped. If the page or its sound
+ * was suspended for longer than `lateMs`, as much of what the server has spoken since is skipped.
  */
 export class Listener extends EventTarget {
   /** "stopped", "connecting", "listening", "waiting" (to reconnect) or "refused" (the same). */
@@ -25,7 +28,13 @@ export class Listener extends EventTarget {
   #options;
   #player;
   #connection = null;
-  #tracks = new Map(); // tracks of streams that still arrive or play, by their ids
+  // Streams that still arrive or play, by their ids, as {track, late}: `late.ms` of their audio are
+  // still to be skipped. In a queue, they share it.
+  #streams = new Map();
+  #late = null; // the same for streams that begin now; null unless what arrives may be old
+  #edge = 0; // data of the ping whose pong follows everything that may be old
+  #behind = null; // ms that the audio clock was behind the wall clock when nothing was late
+  #checking = null;
   #last = null; // the track that started last
   #mode = "queue";
   #sampleRate = 0;
@@ -41,12 +50,14 @@ export class Listener extends EventTarget {
    * @param {string} [options.key] API key.
    * @param {"mix" | "queue"} [options.mode] default: the server's.
    * @param {number} [options.sampleRate] default: the player's.
+   * @param {number} [options.lateMs] speech that is later than this is skipped; default: 2000.
    * @param {typeof WebSocket} [options.WebSocket]
    */
   constructor(player, options = {}) {
     super();
     this.#player = player;
     this.#options = { ...DEFAULTS, WebSocket: globalThis.WebSocket, ...options };
+    player.addEventListener("state", () => (player.stats.tracks ? this.#catchUp() : this.#onTime()));
   }
 
   start() {
@@ -60,6 +71,7 @@ export class Listener extends EventTarget {
   stop(fadeMs = 20) {
     this.#running = false;
     clearTimeout(this.#timer);
+    this.#rest();
     this.#connection?.close();
     this.#connection = null;
     this.#mute(fadeMs);
@@ -95,8 +107,8 @@ export class Listener extends EventTarget {
     connection.onclose = (error) => {
       this.#connection = null;
       // What was received is played to its end; interrupted streams end here.
-      for (const track of this.#tracks.values()) track.end();
-      this.#tracks.clear();
+      for (const { track } of this.#streams.values()) track.end();
+      this.#late = null;
       this.#reconnect(error);
     };
     connection.watch(this.#options.pingMs);
@@ -116,8 +128,14 @@ export class Listener extends EventTarget {
   }
 
   #take(message) {
-    const track = this.#tracks.get(message.stream);
+    this.#catchUp();
+    const stream = this.#streams.get(message.stream);
+    const track = stream?.track;
     switch (message.type) {
+      case "pong":
+        if (message.data === this.#edge) this.#late = null;
+        if (!this.#player.stats.tracks) this.#onTime();
+        break;
       case "ready":
         this.#failures = 0;
         this.#sampleRate = message.sample_rate;
@@ -128,7 +146,7 @@ export class Listener extends EventTarget {
         this.#begin(message);
         break;
       case "audio":
-        track?.write(message.pcm, message.first_sample);
+        if (stream) this.#write(stream, message.pcm, message.first_sample);
         break;
       case "segment":
         track?.segment(message.text, message.first_sample);
@@ -146,18 +164,73 @@ export class Listener extends EventTarget {
 
   #begin({ stream, after }) {
     if (this.#player.state !== "running") return;
-    const before = this.#mode === "mix" ? this.#tracks.get(after) : this.#last;
+    const mixed = this.#mode === "mix";
+    const before = mixed ? this.#streams.get(after)?.track : this.#last;
     const track = this.#player.track({ sampleRate: this.#sampleRate, after: before });
-    this.#tracks.set(stream, track);
+    this.#streams.set(stream, { track, late: this.#late && mixed ? { ...this.#late } : this.#late });
     this.#last = track;
+    this.#checking ??= setInterval(() => this.#catchUp(), CHECK_MS);
     track.addEventListener("segment", ({ text, firstSample }) => {
       this.dispatchEvent(Object.assign(new Event("segment"), { text, firstSample, stream }));
     });
     track.finished.then(() => {
-      if (this.#tracks.get(stream) === track) this.#tracks.delete(stream);
+      if (this.#streams.get(stream)?.track === track) this.#streams.delete(stream);
       if (this.#last === track) this.#last = null;
-      if (!this.#player.stats.tracks) this.dispatchEvent(new Event("quiet"));
+      if (this.#player.stats.tracks) return;
+      this.#rest();
+      this.#onTime();
+      this.dispatchEvent(new Event("quiet"));
     });
+  }
+
+  #write({ track, late }, pcm, firstSample) {
+    const all = pcm.length / 2;
+    const skipped = late ? Math.min(all, Math.round((late.ms * this.#sampleRate) / 1e3)) : 0;
+    if (skipped) late.ms -= (1e3 * skipped) / this.#sampleRate;
+    if (skipped < all) track.write(pcm.subarray(2 * skipped), firstSample + skipped);
+  }
+
+  /**
+   * Skips what is late. While the page or its sound is suspended, the audio clock stands still and
+   * messages wait; how far it fell behind the wall clock is how late they are, at most.
+   */
+  #catchUp() {
+    if (this.#player.state !== "running") return;
+    const behind = this.#lag();
+    this.#behind = Math.min(this.#behind ?? behind, behind);
+    if (behind - this.#behind <= this.#options.lateMs) return;
+    this.#skip(behind - this.#behind);
+    this.#onTime();
+  }
+
+  /** Nothing that is known of is late. */
+  #onTime() {
+    this.#behind = this.#lag();
+  }
+
+  #rest() {
+    clearInterval(this.#checking);
+    this.#checking = null;
+  }
+
+  #lag() {
+    return Date.now() - 1e3 * this.#player.context.currentTime;
+  }
+
+  #skip(ms) {
+    const streams = [...this.#streams.values()];
+    const mixed = this.#mode === "mix";
+    const shared = { ms: ms + Math.max(0, ...streams.map(({ late }) => late?.ms ?? 0)) };
+    for (const stream of streams) {
+      const late = mixed ? { ms: ms + (stream.late?.ms ?? 0) } : shared;
+      const skipped = Math.min(late.ms, stream.track.bufferedMs);
+      stream.track.skip(skipped);
+      late.ms -= skipped;
+      stream.late = late;
+    }
+    this.#late = mixed ? { ms } : shared;
+    this.#edge += 1; // the answer comes behind everything that the server has sent by now
+    this.#connection?.send({ type: "ping", data: this.#edge });
   }
 
   #mute(fadeMs) {

@@ -25,7 +25,11 @@ export class Playback extends EventTarget {
     this.firstHeardMs = null;
     /** Fulfilled with `{samples, seconds, segments, stopped, underruns}` at the end of playback. */
     this.finished = this.#run();
-    this.finished.catch(() => {}); // callers that want the error await it
+    /**
+     * Fulfilled when nothing of it sounds any more. After an error `finished` rejects while what was
+     * received is still played, and can be stopped.
+     */
+    this.quiet = this.finished.catch(() => this.#track?.finished).then(() => {});
   }
 
   /** Samples of the utterance played so far, at its rate. */
@@ -92,9 +96,10 @@ export class Playback extends EventTarget {
     const track = this.#player.track({ sampleRate: this.speech.sampleRate });
     track.addEventListener("begin", () => {
       this.firstHeardMs = now() - this.#began;
-      this.dispatchEvent(new Event("begin"));
+      if (!this.#stopped) this.dispatchEvent(new Event("begin"));
     });
     track.addEventListener("segment", ({ text, firstSample }) => {
+      if (this.#stopped) return; // the caption may already belong to the next utterance
       this.dispatchEvent(Object.assign(new Event("segment"), { text, firstSample }));
     });
     track.addEventListener("error", ({ error }) => {

@@ -53,6 +53,25 @@ export class Ring {
     return done;
   }
 
+  /**
+   * Drops samples from its beginning.
+   *
+   * @param {number} count
+   * @returns {number} the number of samples that it had.
+   */
+  drop(count) {
+    const all = Math.min(count, this.length);
+    for (let left = all; left > 0;) {
+      const chunk = this.#chunks[this.#first];
+      const some = Math.min(left, chunk.length - this.#at);
+      left -= some;
+      this.#at += some;
+      if (this.#at === chunk.length) this.#next();
+    }
+    this.length -= all;
+    return all;
+  }
+
   clear() {
     this.#chunks = [];
     this.#first = this.#at = this.length = 0;
@@ -85,7 +104,8 @@ class Voice {
     this.state = WAITING;
     this.since = null; // frame at which buffering began
     this.due = null; // frame at which it starts
-    this.position = 0; // samples rendered
+    this.position = 0; // samples rendered or skipped
+    this.skipped = false; // some, since the last report of a position
     this.underruns = 0;
     this.ended = false; // no more samples follow
     this.fade = 0; // length of a running fade in samples
@@ -109,9 +129,9 @@ export class Mixer {
   }
 
   /**
-   * @param {{type: "open" | "pcm" | "threshold" | "end" | "stop"} & Record<string, any>} message
-   *     `open`: id, threshold, delay, most, after; `pcm`: id, samples; `threshold`: id, threshold;
-   *     `end`: id; `stop`: id or null for all, fade. Numbers are samples.
+   * @param {{type: "open" | "pcm" | "skip" | "threshold" | "end" | "stop"} & Record<string, any>}
+   *     message `open`: id, threshold, delay, most, after; `pcm`: id, samples; `skip`: id, count;
+   *     `threshold`: id, threshold; `end`: id; `stop`: id or null for all, fade. Numbers are samples.
    */
   take(message) {
     if (message.type === "open") {
@@ -125,6 +145,7 @@ export class Mixer {
     const voice = this.#voices.get(message.id);
     if (!voice) return; // it was stopped while the message was in transit
     if (message.type === "pcm") this.#push(voice, message.samples);
+    else if (message.type === "skip") this.#skip(voice, message.count);
     else if (message.type === "threshold") voice.threshold = message.threshold;
     else if (message.type === "end") voice.ended = true;
     else if (message.type === "stop") this.#stop(voice, message.fade);
@@ -153,6 +174,12 @@ export class Mixer {
     }
   }
 
+  #skip(voice, count) {
+    if (voice.state === FADING) return;
+    voice.position += voice.ring.drop(count);
+    voice.skipped = true;
+  }
+
   #stop(voice, fade) {
     if (voice.state === PLAYING && fade > 0) {
       voice.state = FADING;
@@ -178,8 +205,13 @@ export class Mixer {
       voice.state = PLAYING;
       voice.delay = 0;
       voice.since = voice.due = null;
-      this.report({ type: "run", id: voice.id, frame, sample: voice.position });
+      this.#run(voice, frame);
     }
+  }
+
+  #run(voice, frame) {
+    voice.skipped = false;
+    this.report({ type: "run", id: voice.id, frame, sample: voice.position });
   }
 
   /** Whether a voice has samples; one that pauses in the middle lets others pass. */
@@ -189,6 +221,7 @@ export class Mixer {
   }
 
   #play(voice, out, frame) {
+    if (voice.skipped) this.#run(voice, frame);
     const count = voice.ring.mixInto(out, 0);
     voice.position += count;
     if (voice.ring.length) return;

@@ -94,6 +94,12 @@ export class Track extends EventTarget {
     this.#captions.add({ text, firstSample });
   }
 
+  /** Skips the next `ms` of what was written but not played yet, because it is late. */
+  skip(ms) {
+    const count = Math.round((ms * this.#player.sampleRate) / 1e3);
+    if (count > 0) this.#player.send({ type: "skip", id: this.id, count });
+  }
+
   /** Ends the track; what was written is played to its last sample. */
   end() {
     if (this.#ended) return;

@@ -180,6 +180,27 @@ test("a delay shifts consecutive streams without adding gaps", () => {
   assert.deepEqual(it.of("run").map(({ frame }) => frame), [5 * BLOCK, 6 * BLOCK]);
 });
 
+test("skipped samples are not heard, and the position says so", () => {
+  const it = rig();
+  it.open(0);
+  it.pcm(0, ramp(300));
+  it.pcm(0, ramp(700, 301));
+  const skip = (id, count) => it.mixer.take({ type: "skip", id, count });
+  skip(0, 100); // before it starts
+  const before = heard(it.render(1));
+  assert.deepEqual(before, Array.from(ramp(BLOCK, 101)));
+  skip(0, 172); // across two chunks
+  assert.deepEqual(heard(it.render(1)), Array.from(ramp(BLOCK, 401)));
+  assert.deepEqual(it.of("run").map(({ frame, sample }) => [frame, sample]), [[0, 100], [BLOCK, 400]]);
+  skip(0, 1e6); // more than there is
+  it.render(1);
+  assert.deepEqual(it.of("gap").map(({ sample }) => sample), [1_000]);
+  it.mixer.take({ type: "end", id: 0 });
+  it.render(1);
+  assert.deepEqual(it.of("over").map(({ sample }) => sample), [1_000]);
+  skip(0, 10); // it is over
+});
+
 test("messages for a finished stream are dropped", () => {
   const it = rig();
   it.pcm(5, ramp(10));

@@ -57,3 +57,41 @@ test("a stop in the middle cancels and returns what was played", async () => {
   assert.equal(heard.stopped, true);
   assert.equal(speech.cancelled, 1);
 });
+
+test("quiet is fulfilled when the last sample was played, also after an error", async () => {
+  const { player, track } = soundingPlayer();
+  const playback = new Playback(player, speechOf([AUDIO], new ConnectionLost("it ended.")));
+  let quiet = false;
+  playback.quiet.then(() => (quiet = true));
+  await assert.rejects(playback.finished, ConnectionLost);
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(quiet, false); // what was received still sounds
+  await playback.stop();
+  await playback.quiet;
+  assert.equal(track.stops, 1);
+  const silent = new Playback(fakePlayer(), speechOf([], new ConnectionLost("it ended.")));
+  await silent.quiet; // without any audio there is nothing to wait for
+  await new Playback(fakePlayer(), speechOf([AUDIO])).quiet;
+});
+
+test("there are no captions after a stop", async () => {
+  const { player, track } = soundingPlayer();
+  const playback = new Playback(player, speechOf([AUDIO, AUDIO]));
+  const seen = [];
+  for (const name of ["begin", "segment"]) playback.addEventListener(name, () => seen.push(name));
+  await new Promise((resolve) => setImmediate(resolve));
+  track.dispatchEvent(new Event("begin"));
+  const stopping = playback.stop();
+  track.dispatchEvent(Object.assign(new Event("segment"), { text: "Old.", firstSample: 0 }));
+  await stopping;
+  assert.deepEqual(seen, ["begin"]);
+});
+
+/** A player whose track sounds until it is stopped. */
+function soundingPlayer() {
+  const player = fakePlayer();
+  const track = player.track();
+  const { stop } = track;
+  Object.assign(track, { stops: 0, end() {}, stop: () => (track.stops++, stop()) });
+  return { player, track };
+}

@@ -25,6 +25,7 @@ export function settingsOf(search, hash, cssSupports, inObs) {
     plain: query.get("background") === "0",
     volume: number("volume", 0, 4, 1),
     delay: number("delay", 0, 60_000, 0),
+    late: number("late", 250, 3_600_000, 2_000),
     rate: SAMPLE_RATES.includes(Number(query.get("rate"))) ? Number(query.get("rate")) : 48_000,
     mode: ["mix", "queue"].includes(query.get("mode")) ? query.get("mode") : undefined,
     notices: choice("notices", inObs ? "0" : "1", "0", "1") === "1", // not before an audience
@@ -98,6 +99,7 @@ async function main() {
     key: settings.key,
     mode: settings.mode,
     sampleRate: settings.rate,
+    lateMs: settings.late,
   });
   if (settings.captions) captions(listener, caption);
   if (settings.notices) notices(listener, document.getElementById("notice"));

@@ -31,6 +31,7 @@ FLAGS = (
     "--no-default-browser-check",
     "--disable-quic",
     "--disable-background-networking",
+    "--disable-back-forward-cache",  # it keeps the connections of a page that was left
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
@@ -38,6 +39,7 @@ FLAGS = (
     "--window-size=1280,720",
     "--remote-debugging-port=0",
 )
+KEYS = {"Enter": 13, "Escape": 27}  # codes of keys
 AUTOPLAY = "--autoplay-policy=no-user-gesture-required"  # as OBS starts its browser
 
 
@@ -47,10 +49,12 @@ class Page:
     Attributes:
         console: what the page logged, as errors above all; policies that it broke are among them.
         asked: addresses of everything that it requested.
+        process: group of the browser's processes.
     """
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: ClientConnection, process: int) -> None:
         self._socket = socket
+        self.process = process
         self._count = 0
         self.console: list[str] = []
         self.asked: list[str] = []
@@ -131,6 +135,29 @@ class Page:
                 clickCount=1,
             )
 
+    def press(self, key: str, control: bool = False) -> None:
+        """Presses a key that has a name, such as Enter, as a user would."""
+        text = {"text": "\r"} if key == "Enter" and not control else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=KEYS[key],
+                modifiers=2 if control else 0,
+                **text,
+            )
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Suspends the whole browser, as a machine that sleeps."""
+        os.killpg(self.process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.process, signal.SIGCONT)
+
     def picture(self, path: Path, transparent: bool = False) -> None:
         """A screenshot as PNG."""
         if transparent:
@@ -157,7 +184,7 @@ def chromium(folder: Path, autoplay: bool = True) -> Iterator[Page]:
         try:
             port = _port(process, profile / "DevToolsActivePort")
             with connect(_tab(port), max_size=None, proxy=None, close_timeout=0.5) as socket:
-                yield Page(socket)
+                yield Page(socket, process.pid)
         finally:
             if hasattr(os, "killpg"):
                 os.killpg(process.pid, signal.SIGKILL)  # with all of its children

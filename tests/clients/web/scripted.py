@@ -1,4 +1,4 @@
-"""A server whose /v1/listen says what the test wants; everything else of it is real."""
+"""A server whose /v1/listen or /v1/stream says what the test wants; the rest of it is real."""
 
 from __future__ import annotations
 
@@ -92,14 +92,75 @@ class Script:
         self.say("end", stream=stream, samples=samples, cancelled=cancelled)
 
 
+class Talk(Script):
+    """The server's side of speech: every utterance is a minute of one level, and does not end.
+
+    Attributes:
+        asked: the texts.
+        level: of the next utterance.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = 4_000
+
+    async def speak(self, websocket: WebSocket) -> None:
+        """The route."""
+        self._loop = asyncio.get_running_loop()
+        await websocket.accept(access.subprotocol(websocket))
+        self._open.append(websocket)
+        try:
+            while message := msgpack.unpackb(await websocket.receive_bytes()):
+                for answer in self._answers(message):
+                    await websocket.send_bytes(msgpack.packb(answer))
+        except WebSocketDisconnect:
+            self._open.remove(websocket)
+
+    def _answers(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        name, rate = str(len(self.asked)), message.get("sample_rate")
+        if message["type"] == "ping":
+            yield {"type": "pong", "data": message.get("data"), "server_ms": 0.0}
+        elif message["type"] == "cancel":
+            yield {"type": "cancelled", "id": name, "generated": {}, "sent": {}}
+        elif message["type"] == "start":
+            name = str(len(self.asked) + 1)
+            self.asked.append(message["text"])
+            yield {"type": "ready", "id": name, "sample_rate": rate}
+            yield {"type": "segment", "id": name, "text": message["text"], "first_sample": 0}
+            pcm = np.full(rate // 2, self.level, "<i2").tobytes()
+            for n in range(120):
+                first = n * rate // 2
+                at = {"id": name, "seq": n, "first_sample": first, "samples": rate // 2}
+                yield {"type": "audio", **at, "audio": pcm}
+
+    def drop(self) -> None:
+        """Closes all connections, as a server that is gone."""
+        assert self._loop is not None
+        for websocket in list(self._open):
+            asyncio.run_coroutine_threadsafe(websocket.close(1011), self._loop).result(30)
+
+
 @contextmanager
 def scripted(folder: Path) -> Iterator[Script]:
-    """Runs it on a free port."""
+    """Runs a server of listeners on a free port."""
     script = Script()
+    with _serving(folder, WebSocketRoute("/v1/listen", script.listen)) as script.port:
+        yield script
+
+
+@contextmanager
+def talking(folder: Path) -> Iterator[Talk]:
+    """Runs a server of speech on a free port."""
+    talk = Talk()
+    with _serving(folder, WebSocketRoute("/v1/stream", talk.speak)) as talk.port:
+        yield talk
+
+
+@contextmanager
+def _serving(folder: Path, route: WebSocketRoute) -> Iterator[int]:
     config = ServerConfig(port=0, drain_seconds=0.2, data_folder=str(folder), listen=True)
     drama = shared_drama()
     app = create_app(drama, drama.engine, config)
-    app.router.routes.insert(0, WebSocketRoute("/v1/listen", script.listen))
+    app.router.routes.insert(0, route)
     with run_app(app, config) as server:
-        script.port = server.port
-        yield script
+        yield server.port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -157,6 +158,56 @@ def test_stop_fades_and_drops_the_rest(
     gain = recorded[faded[0] :] / sound[faded[0] : len(recorded)]
     assert (np.diff(gain) < 0.05).all()  # down, and rounded at its end
     assert gain[0] > 0.95 and gain[-1] < 0.05  # noqa: PT018
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_speech_of_a_suspension_is_not_heard_afterwards(
+    card: Daemon, browser: Browser, script: Script
+) -> None:
+    page = browser()
+    listening(page, f"{script.url}/obs?rate={RATE}&late=1000")
+    recorder = Recorder("card.monitor", RATE)
+    with page.suspended():
+        for name in "abc":  # they are over long before the page continues
+            script.begin(name)
+            script.segment(name, f"This is {name}.", 0)
+            script.audio(name, noise(RATE // 2))
+            script.end(name, RATE // 2)
+        recorder.wait_for(3 * RATE)
+    page.until("quiet")
+    fresh = noise(RATE // 2, seed=9)
+    script.begin("d")
+    script.segment("d", "This is d.", 0)
+    script.audio("d", fresh)
+    script.end("d", len(fresh))
+    page.until("seen.length")
+    page.until("rtDrama3.player.stats.tracks === 0")
+    recorder.wait_for(RATE // 4)
+    assert np.array_equal(without_gaps(sounding(recorder.stop())), fresh)
+    assert [text for text, *_ in page.run("seen")] == ["This is d."]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_speech_around_a_suspension_continues_at_the_live_edge(
+    card: Daemon, browser: Browser, script: Script
+) -> None:
+    page = browser()
+    listening(page, f"{script.url}/obs?rate={RATE}&late=500")
+    recorder = Recorder("card.monitor", RATE)
+    sound = noise(6 * RATE)
+    script.begin("a")
+    script.segment("a", "A long one.", 0)
+    script.audio("a", sound)
+    script.end("a", len(sound))
+    page.until("seen.length")
+    with page.suspended():
+        recorder.wait_for(2 * RATE)
+    page.until("quiet")
+    recorder.wait_for(RATE // 4)
+    recorded = without_gaps(sounding(recorder.stop()))
+    assert len(recorded) < len(sound) - RATE  # two seconds are over, apart from the device's buffer
+    assert np.array_equal(recorded[-RATE:], sound[-RATE:])
+    assert page.run("rtDrama3.player.stats.tracks") == 0
 
 
 def test_invalid_settings_are_ignored(card: Daemon, browser: Browser, script: Script) -> None:
