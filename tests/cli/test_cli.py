@@ -63,6 +63,23 @@ def test_an_error_is_one_sentence_and_leaves_files_alone(tmp_path: Path) -> None
     assert out.read_bytes() == b"precious"
 
 
+def test_normalize_chooses_the_words_that_are_spoken(tmp_path: Path) -> None:
+    def codes(text: str, *more: str) -> list[list[int]]:
+        path = tmp_path / "take.json"
+        seconds = ["--seed", "1", "--max-seconds", "0.5"]
+        files = ["--out", str(tmp_path / "take.wav"), "--take-out", str(path)]
+        runner.invoke(app, ["speak", text, *seconds, *files, *more], catch_exceptions=False)
+        found: list[list[int]] = json.loads(path.read_text())["codes"]
+        return found
+
+    words = codes("five times three", "--normalize", "off")
+    assert codes("5 \N{MULTIPLICATION SIGN} 3", "--normalize", "on") == words
+    assert codes("5 \N{MULTIPLICATION SIGN} 3") == words  # the nano voice asks for it
+    assert codes("5 \N{MULTIPLICATION SIGN} 3", "--normalize", "off") != words
+    with pytest.raises(RequestError, match="normalize is 'yes'"):
+        codes("5 \N{MULTIPLICATION SIGN} 3", "--normalize", "yes")
+
+
 @pytest.mark.parametrize("option", ["--out", "--sink"])
 def test_a_reference_is_never_overwritten(option: str, tmp_path: Path) -> None:
     clip = tmp_path / "me.wav"

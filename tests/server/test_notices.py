@@ -1,4 +1,4 @@
-"""The notice for text that the model cannot read."""
+"""Notices for text that the model cannot read, and for what normalisation leaves out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import rt_drama3
+from rt_drama3.drama3 import Drama3
 from rt_drama3.server.notices import normalization_notices
 from rt_drama3.server.openings import NO_WORDS, is_unreadable
 from tests.server.tools import Place, serving
@@ -90,3 +91,20 @@ def test_a_sound_alone_is_spoken_where_directions_sound(ending: Place) -> None:
     answer = ending.post("/v1/tts", json={"text": "[laughs]", "format": "wav"})
     assert "x-notice" not in answer.headers
     assert len(answer.content) > 44 + 2 * 441
+
+
+def test_clients_are_told_what_is_not_spoken(nano: Drama3, tmp_path: Path) -> None:
+    text = "Hi, see [1]."
+    notice = "[1] is not spoken."
+    with serving(nano, tmp_path) as place:
+        openai = {"input": text, "response_format": "pcm", "max_seconds": 0.1}
+        fish = {"text": text, "format": "pcm", "max_seconds": 0.1}
+        for path, body in (("/v1/audio/speech", openai), ("/v1/tts", fish)):
+            heard = place.post(path, json=body)
+            assert (heard.status_code, heard.headers.get("X-Notice")) == (200, notice)
+            quiet = place.post(path, json={**body, "normalize": "off"})
+            assert (quiet.status_code, quiet.headers.get("X-Notice")) == (200, None)
+        with place.native() as client:
+            client.send("start", text=text, final=True, max_seconds=0.1)
+            assert client.take()["notices"] == [notice]
+            client.take_until("done")
