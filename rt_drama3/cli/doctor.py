@@ -189,6 +189,9 @@ def _decoder() -> Iterable[Finding]:
 
 def _speaker() -> Iterable[Finding]:
     if importlib.util.find_spec("pyaudio") is None:
+        if "PulseAudio" in (machine.sound_servers() or ()):
+            yield Finding("speaker", "the sound server's; pyaudio, for others, is not installed")
+            return
         yield Finding(
             "speaker",
             "pyaudio is not installed; speech can be written to files but not played",

@@ -63,6 +63,7 @@ def devices(as_json: AsJson = False) -> None:
 def _find_devices() -> tuple[list[AudioDevice], list[VirtualMic], list[str]]:
     """Returns PortAudio's devices, our virtual microphones, and reasons why any are missing."""
     from rt_drama3.sinks import portaudio, virtual_mic
+    from rt_drama3.sinks.speaker import server_rate
 
     found: list[AudioDevice] = []
     mics: list[VirtualMic] = []
@@ -75,6 +76,14 @@ def _find_devices() -> tuple[list[AudioDevice], list[VirtualMic], list[str]]:
             portaudio.end(audio)
         if not any(device.outputs for device in found):
             notes.append(portaudio.no_output_message())
+        if any(device.name in portaudio.SERVER_PLUGINS for device in found):
+            rate = server_rate()  # which the server's plugins do not report
+            found = [
+                dataclasses.replace(device, rate=rate or device.rate)
+                if device.name in portaudio.SERVER_PLUGINS
+                else device
+                for device in found
+            ]
     except SinkError as error:
         notes.append(str(error))
     if sys.platform == "linux":

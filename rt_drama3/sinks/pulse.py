@@ -47,6 +47,7 @@ _MAX_BLOCK_MS = 50.0  # that a sink reads at a time
 _POLL_MICROSECONDS = 50_000  # the loop wakes up whenever the server requests samples
 _CONNECT_SECONDS = 10.0
 _TIMING_SECONDS = 0.02  # timeout of a request for the server's positions
+_MOST_MS = 240.0  # requested of a server that ran dry
 _ASKED_RATE = 48_000  # the server replaces it by the rate of its sink
 
 
@@ -59,7 +60,7 @@ class PulseTarget:
             one that PULSE_SINK names; the user may move such a stream to another output.
         channels: 1 or 2.
         buffer_ms: requested size of the server's buffer. A larger one survives a busier machine and
-            adds as much latency.
+            adds as much latency. That of the default output doubles when it runs dry, up to 240 ms.
     """
 
     sink: str | None = None
@@ -80,8 +81,10 @@ class PulseStream:
     Attributes:
         rate: the sink's rate in Hz.
         latency_ms: as the server estimates it; None until then.
-        gaps: times that the server ran out of samples within a take. It plays them late, none is
-            lost.
+        gaps: times that the server ran out of a take's samples for a microphone; it plays them
+            late.
+        lost: the same for another output. A server takes back some of what it has rendered for a
+            sound card, and after such a gap some samples are lost.
 
     Raises:
         SinkError: libpulse, the server or the sink is missing, or access is denied.
@@ -97,6 +100,7 @@ class PulseStream:
         self._failed = failed
         self._closing = False
         self._frame = 2 * target.channels
+        self._buffer_ms = target.buffer_ms  # requested now
         self._written = 0  # frames written to the server, which counts positions in bytes
         self._stop_seen = False
         self._underflow = -1
@@ -171,10 +175,10 @@ class PulseStream:
         return rate
 
     def _buffer(self, rate: int) -> BufferAttr:
-        length = int(rate * self.target.buffer_ms / 1e3) * self._frame
+        length = int(rate * self._buffer_ms / 1e3) * self._frame
         # Playback starts, and resumes after an underflow, with a quarter of the buffer; without
         # this threshold the server would skip late samples instead of playing them late.
-        threshold = length // 4 // self._frame * self._frame
+        threshold = int(rate * self.target.buffer_ms / 4e3) * self._frame
         return BufferAttr(_UNSET, length, threshold, _UNSET, _UNSET)
 
     def _until(self, ready: Callable[[], bool]) -> None:
@@ -260,6 +264,7 @@ class PulseStream:
         if size > 1 << 31:  # (size_t) -1: the stream has failed
             return
         wanted = size // self._frame
+        played = self.player.playing
         while wanted > 0 and not self._closing:
             block = np.empty((min(wanted, self.rate // 100), self.player.channels), "<i2")
             self.player.render(block)
@@ -267,6 +272,22 @@ class PulseStream:
             self._write(block, 0, _SEEK_RELATIVE)
             self._written += len(block)
             wanted -= len(block)
+        underflow = self._pulse.pa_stream_get_underflow_index(self._stream)
+        if underflow != self._underflow:
+            self._underflow = underflow
+            if played or self.player.playing:
+                self._ran_dry()
+
+    def _ran_dry(self) -> None:
+        """The server ran out of samples in a take."""
+        if self.target.sink:
+            self.gaps += 1
+            return
+        self.lost += 1
+        self._buffer_ms = min(_MOST_MS, 2 * self._buffer_ms)
+        attributes = self._buffer(self.rate)
+        change = self._pulse.pa_stream_set_buffer_attr
+        self._finish(change(self._stream, ctypes.byref(attributes), None, None), 0)
 
     def _write(self, block: NDArray[np.int16], offset: int, seek: int) -> None:
         # Without a function to free it, libpulse copies the block.
@@ -274,20 +295,16 @@ class PulseStream:
             self._stream, block.ctypes.data, block.nbytes, None, offset * self._frame, seek
         )
 
-    def _remember(self, block: NDArray[np.int16]) -> None:
-        indices = np.arange(self._written, self._written + len(block)) % len(self._history)
-        self._history[indices] = block
-
     def _measure(self) -> None:
         latency, negative = c_uint64(), c_int()
         if not self._pulse.pa_stream_get_latency(
             self._stream, ctypes.byref(latency), ctypes.byref(negative)
         ):
             self.latency_ms = 0.0 if negative.value else latency.value / 1e3
-        underflow = self._pulse.pa_stream_get_underflow_index(self._stream)
-        if underflow != self._underflow:
-            self._underflow = underflow
-            self.gaps += self.player.playing
+
+    def _remember(self, block: NDArray[np.int16]) -> None:
+        indices = np.arange(self._written, self._written + len(block)) % len(self._history)
+        self._history[indices] = block
 
     def _update_timing(self) -> None:
         """Requests the server's positions; automatic updates may be a second old."""

@@ -14,8 +14,20 @@ from rt_drama3.sinks.portaudio_stream import PortAudioStream
 from rt_drama3.sinks.prebuffer import Prebuffer
 from rt_drama3.sinks.pulse import PulseStream, PulseTarget
 
-_SERVER_MS = 40.0  # buffered by the server
+_SERVER_MS = 60.0  # buffered by the server
 _LEAD_MS = 50.0  # silence after opening: cards and drivers drop their first samples
+
+
+def server_rate() -> int | None:
+    """Returns the rate in Hz of the sound server's output; None without a server."""
+    if sys.platform != "linux":
+        return None
+    try:
+        stream = PulseStream(PulseTarget(), lambda _error: None)
+    except SinkError:
+        return None
+    stream.close()
+    return stream.rate
 
 
 class SpeakerSink(DeviceSink):

@@ -156,9 +156,11 @@ def test_a_failing_torch_import_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_missing_pyaudio_gives_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_missing(monkeypatch, "pyaudio")
-    (finding,) = only("audio", "speaker")
-    assert finding.status == "missing"
-    assert "rt-drama3[speaker]" in finding.advice
+    for servers, status in ((None, "missing"), ([], "missing"), (["PulseAudio"], "ok")):
+        monkeypatch.setattr(machine, "sound_servers", lambda servers=servers: servers)
+        (finding,) = only("audio", "speaker")
+        assert finding.status == status
+        assert ("rt-drama3[speaker]" in finding.advice) == (status == "missing")
 
 
 class FakePyAudio:

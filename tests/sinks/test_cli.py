@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rt_drama3.audio import read_audio, write_wav
+from rt_drama3.audio import StreamResampler, read_audio, write_wav
 from rt_drama3.cli.main import app, main
 from rt_drama3.cli.speak_outputs import opened
 from rt_drama3.errors import PipeClosed, RequestError, SinkError
@@ -67,6 +67,32 @@ def test_speak_plays_the_same_samples_into_microphone_and_file(
     expected = to_int16(wav[:, None])[:, 0]
     assert len(expected) > 10_000
     assert np.array_equal(recorded[recorded != 0], expected[expected != 0])
+
+
+@linux
+@needs_pulse
+@pytest.mark.serial
+def test_speak_into_the_speaker_loses_nothing_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "take.f32"
+    speak = ["speak", "Hi.", "--max-seconds", "0.5", "--seed", "3"]
+    with daemon(monkeypatch, rate=48_000, rewinds=True):
+        recorder = Recorder("card.monitor", 48_000, latency_ms=10)
+        reported = False
+        try:
+            run(*speak, "--sink", "speaker", "--sink", f"pcm_f32:{path}")
+        except SinkError as error:  # this machine is too busy
+            reported = "lost sound" in str(error)
+            assert reported
+        recorder.wait_for(12_000)
+        recorded = recorder.stop()
+    resampler = StreamResampler(44_100, 48_000)
+    whole = np.concatenate([resampler.push(np.fromfile(path, "<f4")), resampler.flush()])
+    expected = to_int16(whole[:, None])[:, 0]
+    assert len(expected) > 10_000
+    # A busy machine may insert silence, but every sample arrives.
+    assert reported or np.array_equal(recorded[recorded != 0], expected[expected != 0])
 
 
 @linux
@@ -134,6 +160,17 @@ def test_devices_are_listed_with_rates_and_latency(monkeypatch: pytest.MonkeyPat
     facts = json.loads(run("devices", "--json"))
     assert [device["name"] for device in facts["devices"]] == ["Headset [USB]", "CABLE Input"]
     assert fake.users == 0
+
+
+@linux
+@needs_pulse
+@pytest.mark.serial
+def test_devices_have_the_rate_of_the_sound_servers_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakePyAudio(card("front", rate=96_000), card("pulse", rate=44_100))
+    monkeypatch.setitem(sys.modules, "pyaudio", fake)
+    with daemon(monkeypatch, rate=32_000):
+        facts = json.loads(run("devices", "--json"))
+    assert [device["rate"] for device in facts["devices"]] == [96_000, 32_000]
 
 
 @linux

@@ -289,7 +289,8 @@ def test_reader_with_a_low_latency_hears_every_sample(
     with daemon(monkeypatch, rate=48_000, rewinds=True):
         recorder = Recorder("card.monitor", 48_000, latency_ms=10)
         for _ in range(3):
-            sink = SpeakerSink("puls" if kind == "plugin" else None, stall_seconds=SECONDS)
+            wanted = "puls" if kind == "plugin" else None
+            sink = SpeakerSink(wanted, server_ms=400, stall_seconds=SECONDS)
             size = len(recorder.samples)
             sink.open(PcmFormat(44_100, encoding="f32le"))
             for at in range(0, len(clip), 2_048):

@@ -31,7 +31,6 @@ FLAGS = (
     "--no-default-browser-check",
     "--disable-quic",
     "--disable-background-networking",
-    "--disable-back-forward-cache",  # it keeps the connections of a page that was left
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
