@@ -93,7 +93,7 @@ def test_a_sound_alone_is_spoken_where_directions_sound(ending: Place) -> None:
     assert len(answer.content) > 44 + 2 * 441
 
 
-def test_clients_are_told_what_is_not_spoken(nano: Drama3, tmp_path: Path) -> None:
+def test_notices_of_what_is_not_spoken_reach_every_client(nano: Drama3, tmp_path: Path) -> None:
     text = "Hi, see [1]."
     notice = "[1] is not spoken."
     with serving(nano, tmp_path) as place:
