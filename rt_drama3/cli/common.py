@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -15,6 +18,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
 
 from rt_drama3.errors import RequestError
+
+if TYPE_CHECKING:
+    from rt_drama3.drama3 import Drama3
 
 MODEL = (
     "nano, a checkpoint folder, a .gguf or .safetensors file, a Hugging Face id "
@@ -47,6 +53,46 @@ Threads: TypeAlias = Annotated[
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON to stdout.")]
 
 console = Console(stderr=True)  # stdout is for results only
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What to load, as the options of a command."""
+
+    model: Model = "nano"
+    revision: Revision = None
+    device: Device = "auto"
+    dtype: Dtype = None
+    threads: Threads = None
+    codec: Codec = None
+    tensor_map: TensorMap = None
+    head_order: HeadOrder = None
+
+    def load(self, **more: Any) -> Drama3:
+        """Loads it; ``more`` are further arguments of ``rt_drama3.load``."""
+        from rt_drama3 import drama3
+
+        settings = dict(vars(self))
+        return drama3.load(settings.pop("model"), **settings, **more)
+
+
+def with_model_options(work: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of ``ModelOptions`` in the place of its parameter ``options``."""
+    shared = inspect.signature(ModelOptions, eval_str=True).parameters
+
+    @functools.wraps(work)
+    def command(**arguments: Any) -> None:
+        options = ModelOptions(**{name: arguments.pop(name) for name in shared})
+        work(options=options, **arguments)
+
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(work, eval_str=True).parameters.values():
+        parameters += shared.values() if one.name == "options" else [one]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [one.replace(kind=keyword) for one in parameters]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
 
 
 def show(text: str, style: str | None = None) -> None:

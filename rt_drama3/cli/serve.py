@@ -6,25 +6,16 @@ Heavy imports wait until the command runs, so that ``--help`` is fast.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rt_drama3.cli import common
 
-if TYPE_CHECKING:
-    from rt_drama3.drama3 import Drama3
 
-
+@common.with_model_options
 def serve(
-    model: common.Model = "nano",
-    revision: common.Revision = None,
-    device: common.Device = "auto",
-    dtype: common.Dtype = None,
-    threads: common.Threads = None,
-    codec: common.Codec = None,
-    tensor_map: common.TensorMap = None,
-    head_order: common.HeadOrder = None,
+    options: common.ModelOptions,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")
     ] = None,
@@ -107,20 +98,5 @@ def serve(
     engine = read_engine_config(config, max_streams=max_streams, step_mode=step_mode)
     log_to_stderr(log_level)
 
-    def load() -> Drama3:
-        from rt_drama3 import drama3
-
-        return drama3.load(
-            model,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            threads=threads,
-            codec=codec,
-            tensor_map=tensor_map,
-            head_order=head_order,
-            engine=engine,
-        )
-
-    name = Path(model).name if Path(model).exists() else model
-    run(settings, load, name)
+    name = Path(options.model).name if Path(options.model).exists() else options.model
+    run(settings, lambda: options.load(engine=engine), name)

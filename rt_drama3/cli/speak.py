@@ -23,18 +23,13 @@ if TYPE_CHECKING:
     from rt_drama3.engine.events import SpeechSummary
 
 
+@common.with_model_options
 def speak(
     text: Annotated[str, typer.Argument(help="Text to speak; - reads stdin.")],
     out: speak_outputs.Out = None,
     sink: speak_outputs.Sinks = None,
-    model: common.Model = "nano",
-    revision: common.Revision = None,
-    device: common.Device = "auto",
-    dtype: common.Dtype = None,
-    threads: common.Threads = None,
-    codec: common.Codec = None,
-    tensor_map: common.TensorMap = None,
-    head_order: common.HeadOrder = None,
+    *,
+    options: common.ModelOptions,
     seed: Annotated[
         int | None, typer.Option(help="Random seed; the same seed gives the same take.")
     ] = None,
@@ -70,7 +65,6 @@ def speak(
     ] = False,
 ) -> None:
     """Speak a text into a file or an audio device, while it is generated."""
-    from rt_drama3.drama3 import load
     from rt_drama3.engine.speech import SpeechRequest
 
     # SIGTERM raises SystemExit, so that files are closed with correct sizes.
@@ -81,18 +75,8 @@ def speak(
         raise RequestError(f"--max-seconds is {max_seconds}; it must be above 0.")
     output = speak_outputs.choose_output(out, sink, [audio for _, audio in references])
     common.check_folder(take_out)
-    with common.progress_bar(f"loading {model}", DownloadColumn()) as update:
-        drama = load(
-            model,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            threads=threads,
-            codec=codec,
-            tensor_map=tensor_map,
-            head_order=head_order,
-            progress=update,
-        )
+    with common.progress_bar(f"loading {options.model}", DownloadColumn()) as update:
+        drama = options.load(progress=update)
     with contextlib.closing(drama):
         drama.engine.wait_until_warm()
         rate, max_frames = drama.sample_rate, None
@@ -119,7 +103,7 @@ def speak(
         speak_inputs.write_take_out(take_out, summary)
         facts = _measurements(drama, output, summary)
         if as_json:
-            facts |= {"model": model, "first_audio_ms": first_audio}
+            facts |= {"model": options.model, "first_audio_ms": first_audio}
             typer.echo(json.dumps(facts), err=output.to_stdout)
         else:
             _report(output, facts, summary)

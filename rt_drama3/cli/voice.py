@@ -25,6 +25,7 @@ def _voice() -> None:
 
 
 @voice_app.command()
+@common.with_model_options
 def steer(
     name: Annotated[str, typer.Argument(help="Name of the steering vector.")],
     direct: Annotated[
@@ -37,14 +38,8 @@ def steer(
     folder: Annotated[
         Path | None, typer.Option(help="Output folder (default: steering in the data folder).")
     ] = None,
-    model: common.Model = "nano",
-    revision: common.Revision = None,
-    device: common.Device = "auto",
-    dtype: common.Dtype = None,
-    threads: common.Threads = None,
-    codec: common.Codec = None,
-    tensor_map: common.TensorMap = None,
-    head_order: common.HeadOrder = None,
+    *,
+    options: common.ModelOptions,
 ) -> None:
     """Measure a direction as a steering vector, which applies it without tags in the text.
 
@@ -52,19 +47,9 @@ def steer(
     direction. Apply it by `rt-drama3 speak --steer NAME=STRENGTH`; it fits only this model.
     """
     lines = _lines(texts)
-    from rt_drama3 import drama3
     from rt_drama3.scenes.steering import SteeringStore
 
-    with drama3.load(
-        model,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        threads=threads,
-        codec=codec,
-        tensor_map=tensor_map,
-        head_order=head_order,
-    ) as loaded:
+    with options.load() as loaded:
         store = loaded.steering if folder is None else SteeringStore(loaded.model, folder)
         target = store.path(name)
         measured = store.measure(loaded.prompts, name, direct, lines, layer)
