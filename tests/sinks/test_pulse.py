@@ -29,6 +29,7 @@ from rt_drama3.sinks import (
 from rt_drama3.sinks import pactl as control
 from rt_drama3.sinks.pcm_format import to_int16
 from rt_drama3.sinks.prebuffer import Prebuffer
+from rt_drama3_client.speaker import Speaker
 from tests.sinks.private_pulse import (
     SECONDS,
     Daemon,
@@ -306,6 +307,19 @@ def test_reader_with_a_low_latency_hears_every_sample(
                 lacking = np.count_nonzero(expected) - np.count_nonzero(recorded)
                 assert lacking < 480 or sink.stats.lost > 0
         recorder.stop()
+
+
+def test_the_clients_speaker_plays_to_the_last_sample(server: Daemon) -> None:
+    pytest.importorskip("pyaudio")
+    rate = 44_100
+    expected = to_int16(tone(rate, 1.0)[:, None])[:, 0]
+    recorder = Recorder("card.monitor", rate)
+    with Speaker(rate) as speaker:
+        for at in range(0, len(expected), 2_048):
+            speaker.write(expected[at : at + 2_048].tobytes())
+    recorder.wait_for(rate // 4)
+    recorded = sounding(recorder.stop())
+    assert np.array_equal(recorded[-rate // 10 :], expected[-rate // 10 :])
 
 
 def test_server_without_a_sink_of_that_name_raises(

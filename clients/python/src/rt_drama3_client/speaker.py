@@ -11,6 +11,7 @@ from typing import Any, Self
 from rt_drama3_client.errors import ClientError
 
 BUFFER_SECONDS = 0.02
+TAIL_SECONDS = 0.15  # of silence at the end: on Linux, a stop drops what the device buffers
 
 
 class SpeakerError(ClientError):
@@ -39,6 +40,7 @@ class Speaker:
                 "playback needs PyAudio.",
                 remedy="pip install 'rt-drama3-client[speaker]', or save it: --out speech.wav.",
             ) from error
+        self._tail = bytes(2 * int(rate * TAIL_SECONDS))
         with _silent_stderr():
             self._open(pyaudio, rate, device)
 
@@ -80,7 +82,8 @@ class Speaker:
     def __exit__(self, _kind: object, error: BaseException | None, *_: object) -> None:
         try:
             if error is None:
-                self._stream.stop_stream()  # waits for the last sample
+                self._stream.write(self._tail)
+                self._stream.stop_stream()  # elsewhere, it waits for the last sample
             self._stream.close()  # drops what is buffered
         except OSError as failed:
             if error is None:
