@@ -68,7 +68,7 @@ def engine() -> Iterator[Engine]:
     """An engine on a small random checkpoint; tests leave it as they found it."""
     from tests.small import running, shared_drama
 
-    with running(shared_drama(), admit_load=1.0) as engine:
+    with running(shared_drama()) as engine:
         yield engine
 
 

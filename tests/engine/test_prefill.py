@@ -65,9 +65,7 @@ def test_nothing_is_read_ahead_that_would_make_a_listener_wait(
 
 def takes(texts: int = 2, **settings: object) -> list[Codes]:
     """Takes of several pieces, spoken side by side."""
-    with running(
-        shared_drama(), prefill_block=32, context=2048, admit_load=1.0, **settings
-    ) as engine:
+    with running(shared_drama(), prefill_block=32, context=2048, **settings) as engine:
         speeches = [
             say(engine, PIECES, seed=seed, max_frames=None, references=VOICE)
             for seed in range(texts)

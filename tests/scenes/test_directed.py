@@ -20,6 +20,7 @@ from tests.small import (
     Codes,
     Frames,
     Slots,
+    admit_all,
     codes_of,
     ending_drama,
     heard,
@@ -41,11 +42,6 @@ TWO_SEGMENTS = (
 def spoken(engine: Engine, text: str, **more: Any) -> Codes:
     """The codes of a short take."""
     return heard(say(engine, text, **more))[1].codes
-
-
-def admit_all(engine: Engine) -> None:
-    """Admits every stream with a free slot, regardless of the speed of this machine."""
-    engine.core.admission.fits = lambda stream: True  # type: ignore[method-assign]
 
 
 def guided_step(strength: float, seed: int, count: int) -> list[list[int]]:
@@ -127,7 +123,6 @@ def test_streams_with_and_without_guidance_share_a_batch() -> None:
         {"text": "Something else is said here.", "seed": 4},
     ]
     with running(shared_drama(), guidance_rows=2) as engine:
-        admit_all(engine)
         alone = [spoken(engine, **order, max_frames=150) for order in orders]  # type: ignore[arg-type]
         frames = Frames(engine)
         frames.hold()
@@ -146,7 +141,6 @@ def test_streams_with_and_without_guidance_share_a_batch() -> None:
 def test_a_running_stream_is_moved_to_make_a_pair_of_slots() -> None:
     """Two slots are free but not adjacent: a running stream is moved."""
     with running(shared_drama()) as engine:
-        admit_all(engine)
         expected = [spoken(engine, PLAIN, seed=n, max_frames=150) for n in range(4)]
         guided = spoken(engine, DIRECTED, seed=9, guidance=2, max_frames=150)
         frames = Frames(engine)
@@ -180,7 +174,6 @@ def test_a_running_stream_is_moved_to_make_a_pair_of_slots() -> None:
 
 def test_a_stream_with_guidance_waits_for_two_slots() -> None:
     with running(shared_drama(), max_streams=2) as engine:
-        admit_all(engine)
         expected = spoken(engine, DIRECTED, guidance=2, max_frames=12)
         frames = Frames(engine)
         frames.hold()
@@ -236,7 +229,6 @@ def test_only_segments_with_directions_use_a_second_row() -> None:
 def test_a_late_direction_gets_a_second_row() -> None:
     """The first segment has no directions, so the stream starts in one slot and moves to two."""
     with running(shared_drama(), max_streams=3) as engine:
-        admit_all(engine)
         neighbour = say(engine, PLAIN, seed=7, max_frames=60)
         speech = engine.open(SpeechRequest("Hello there. ", False, seed=1, guidance=3.0))
         speech.push_text("[angry] Go away! ")

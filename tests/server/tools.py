@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.service import Service
 from rt_drama3.sinks import Sink
 from rt_drama3.ws_server import Server
-from tests.small import WAIT, until
+from tests.small import WAIT, admit_all, until
 
 LONG = "This is a sentence that lingers for a while and says little. " * 40
 
@@ -135,14 +134,14 @@ def serving(
 ) -> Iterator[Place]:
     """A server with an engine of its own, on a free port.
 
-    It admits streams however busy the machine is: a test that needs two would wait for ever.
+    It admits streams whatever the speed of this machine.
     """
     settings = {"port": 0, "drain_seconds": 0.2, "data_folder": str(folder), **settings}
     config = ServerConfig(**settings)
     chosen = {"step_mode": "eager", "context": 1024, **(engine or {})}
     with Engine(drama.loaded, EngineConfig(**chosen)) as running:
         assert running.wait_until_warm(WAIT)
-        object.__setattr__(running.config, "admit_load", math.inf)
+        admit_all(running)
         app = create_app(drama, running, config, sink=sink)
         with run_app(app, config) as server:
             yield Place(server.port, app.state.service, running, server)
