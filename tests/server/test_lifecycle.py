@@ -282,8 +282,8 @@ def test_metrics_and_logs_have_what_streams_wait_for(
 
 def test_a_connection_left_unread_between_utterances_lives_on(tmp_path: Path) -> None:
     """As one in the pool of aiohttp: pings are answered once it is used again."""
-    with serving(shared_drama(), tmp_path, ping_seconds=0.05) as place:
-        raw = Raw(place.port, WAIT)
+    with serving(shared_drama(), tmp_path, ping_seconds=0.05, send_buffer=8_192) as place:
+        raw = Raw(place.port, WAIT, room=4_096)
         raw.upgrade("/v1/tts/live")
         assert [raw.read()[0] for _ in range(4)] == 4 * [PING]  # none was answered
         raw.send(frame(BINARY, msgpack.packb({"event": "start", "request": {"text": LONG}})))
