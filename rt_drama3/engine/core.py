@@ -328,7 +328,7 @@ class EngineCore:
             self.runner.step.activate(stream.slot.index, True)
         elif unread < stream.paused_at:
             stream.paused_since, stream.paused_at = now, unread
-        elif now - stream.paused_since > config.lead_timeout:
+        elif now - stream.paused_since > config.lead_timeout and not stream.request.patient:
             self._end(
                 stream,
                 RequestError(

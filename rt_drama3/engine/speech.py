@@ -80,6 +80,8 @@ class SpeechRequest:
         text: what is known of the text.
         final: whether that is all of it; otherwise more comes by ``Speech.push_text``.
         audio: False generates codes alone, without ``Audio`` events: no listener is needed.
+        patient: wait for a listener that takes no audio beyond ``lead_timeout``; the caller cancels
+            the stream when that takes too long.
     """
 
     text: str = ""
@@ -98,6 +100,7 @@ class SpeechRequest:
     steering: Sequence[tuple[Any, float]] = ()
     previous_takes: Sequence[Any] = ()
     audio: bool = True
+    patient: bool = False
 
     @property
     def waits_for_text(self) -> bool:

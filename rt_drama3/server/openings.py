@@ -189,7 +189,8 @@ class Openings:
         speech = request = None
         if not order.is_speechless(drama.prompts.directions_sound):
             settings = dict(order.settings(model.facts))
-            request = SpeechRequest(references=references, **settings)
+            # The sender knows what the client has left to play, and ends those that stall.
+            request = SpeechRequest(references=references, patient=True, **settings)
             if not order.best_of:
                 speech = model.engine.open(request)
         try:  # after opening: the engine starts meanwhile

@@ -90,6 +90,20 @@ def test_a_paused_listener_forbids_nothing(machine: Callable[..., Machine]) -> N
     assert sim.clock.now - began < 2.0
 
 
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_paused_listener_is_waited_for_where_that_is_asked(
+    patient: bool, machine: Callable[..., Machine]
+) -> None:
+    sim = machine(frames=400, lead_limit=1.0, lead_timeout=30.0)
+    deaf = sim.open(patient=patient)
+    del sim.heard[deaf]  # takes nothing
+    sim.run(lambda: sim.stream(deaf).paused_since is not None)
+    sim.rest(25.0)
+    assert not deaf.ended
+    sim.rest(10.0)
+    assert deaf.ended is not patient
+
+
 def test_a_newcomer_gets_in_where_no_stream_is_realtime_any_more(
     machine: Callable[..., Machine],
 ) -> None:

@@ -140,6 +140,28 @@ def test_playing_while_reading_is_never_slow_over_http(
         assert place.metric("errors_total", code="slow_client") == 0
 
 
+def test_the_engine_waits_while_a_client_plays_what_it_has(tmp_path: Path) -> None:
+    lead = {"lead_limit": 0.3, "lead_timeout": 0.1}
+    with (
+        serving(shared_drama(), tmp_path, lead, slow_seconds=WAIT, send_buffer=8_192) as place,
+        small_socket(place) as raw,
+        place.native(sock=raw, max_queue=1) as client,
+    ):
+        client.send("start", text=LONG, final=True, max_seconds=4, format="pcm_f32")
+        client.take_until("audio")
+        assert place.engine is not None
+        core = place.engine.core
+        (stream,) = core.streams.values()
+
+        def paused() -> bool:
+            since = stream.paused_since
+            core.woken.set()  # it looks again
+            return since is not None and time.monotonic() - since > 10 * lead["lead_timeout"]
+
+        until(paused, "pausing")
+        assert client.take_until("done", "error")[-1]["type"] == "done"
+
+
 @pytest.mark.parametrize(
     ("name", "bitrate", "rate"), [("mp3", 32_000, 4_000), ("opus", 16_000, 3_400)]
 )
