@@ -139,13 +139,12 @@ def _gptq(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored | 
 
 
 def _decode_gptq(names: tuple[str, ...], bits: int, offset: int, *tensors: Tensor) -> Tensor:
-    parts = dict(zip(names, tensors, strict=True))
-    index = parts.get("g_idx")
+    parts = _parts(names, tensors)
     return dequantize_gptq(
         parts["qweight"],
         parts["scales"],
         parts.get("qzeros"),
-        None if index is None else index.flatten(),
+        parts.get("g_idx"),
         bits=bits,
         zero_offset=offset,
     )
@@ -179,15 +178,20 @@ def _packed(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored 
 
 
 def _decode_packed(names: tuple[str, ...], bits: int, *tensors: Tensor) -> Tensor:
-    parts = dict(zip(names, tensors, strict=True))
-    index = parts.get("g_idx")
+    parts = _parts(names, tensors)
     return dequantize_packed(
         parts["packed"],
         parts["scale"],
         parts.get("zero_point"),
-        None if index is None else index.flatten(),
+        parts.get("g_idx"),
         bits=bits,
     )
+
+
+def _parts(names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """The tensors of packed integers by name; the group of each input is a vector."""
+    parts = dict(zip(names, tensors, strict=True))
+    return {name: part.flatten() if name == "g_idx" else part for name, part in parts.items()}
 
 
 def _group_bits(settings: Any) -> Iterator[Any]:

@@ -42,8 +42,8 @@ def open_stream(
     Raises:
         RequestError: the text or a setting cannot be used.
     """
-    normalizes = check_normalize(request.normalize, loaded.prompts.normalizes)
     prompts = loaded.prompts
+    normalizes = check_normalize(request.normalize, prompts.normalizes)
     text = TextIntake(
         prompts.reads_directions, loaded.segments.longest, normalizes, prompts.directions_sound
     )

@@ -139,7 +139,8 @@ def test_saved_file_has_its_true_length(
     assert page.console == []
 
 
-def test_stop_works_after_the_server_is_gone(card: Daemon, browser: Browser, talk: Talk) -> None:
+def page_without_its_server(browser: Browser, talk: Talk) -> Page:
+    """A page whose server has left while it was heard."""
     page = browser(autoplay=False)
     page.open(talk.url)
     write(page, "The first.")
@@ -147,6 +148,11 @@ def test_stop_works_after_the_server_is_gone(card: Daemon, browser: Browser, tal
     page.until(f"{CAPTION} === 'The first.'")
     talk.drop()
     page.until(f"/the connection ended/.test({SAID})")
+    return page
+
+
+def test_stop_works_after_the_server_is_gone(card: Daemon, browser: Browser, talk: Talk) -> None:
+    page = page_without_its_server(browser, talk)
     assert can_stop(page)  # what was received still sounds
     recorder = Recorder("card.monitor", RATE)
     recorder.wait_for(RATE // 4)
@@ -161,13 +167,7 @@ def test_stop_works_after_the_server_is_gone(card: Daemon, browser: Browser, tal
 def test_utterance_replaces_one_whose_server_is_gone(
     card: Daemon, browser: Browser, talk: Talk
 ) -> None:
-    page = browser(autoplay=False)
-    page.open(talk.url)
-    write(page, "The first.")
-    page.click("#speak")
-    page.until(f"{CAPTION} === 'The first.'")
-    talk.drop()
-    page.until(f"/the connection ended/.test({SAID})")
+    page = page_without_its_server(browser, talk)
     recorder = Recorder("card.monitor", RATE)
     recorder.wait_for(RATE // 4)
     page.run(
