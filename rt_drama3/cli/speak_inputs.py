@@ -6,7 +6,6 @@ Heavy imports wait until they are used, so that ``--help`` is fast.
 from __future__ import annotations
 
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -168,6 +167,7 @@ def open_speech(
         RtDrama3Error: the request or an option cannot be used.
     """
     from rt_drama3.engine.best_of import FinishedTake
+    from rt_drama3.engine.speech import SpeechSettings
     from rt_drama3.scenes import best_of
 
     if count is None:
@@ -175,9 +175,7 @@ def open_speech(
             raise RequestError("--asr-model ranks takes; set their number with --best-of.")
         return loaded.engine.open(request)
     scorer = best_of.duration_sanity if asr_model is None else best_of.AsrScorer(asr_model)
-    settings = {field.name: getattr(request, field.name) for field in fields(request)}
-    for name in ("text", "final", "audio"):
-        del settings[name]
+    settings: Any = {name: getattr(request, name) for name in SpeechSettings.__annotations__}
     started = time.monotonic()
     best = loaded.best_of(request.text, count, scorer, **settings).best
     return FinishedTake(best, best.durations, started)
