@@ -24,8 +24,9 @@ from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.delivery import Delivery
 from rt_drama3.engine.opening import check_numbers, open_stream
 from rt_drama3.engine.prefill import Prefiller
+from rt_drama3.engine.prefill_order import PrefillOrder
 from rt_drama3.engine.prompts import PromptPreparer
-from rt_drama3.engine.scheduling import Costs, may_prefill
+from rt_drama3.engine.scheduling import Costs
 from rt_drama3.engine.slots import SlotTable
 from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.engine.step_runner import FrameResult, StepRunner
@@ -39,9 +40,6 @@ from rt_drama3.scenes.inputs import check_guidance, read_references
 log = logging.getLogger(__name__)
 
 RESUME = 0.8  # of lead_limit: a paused stream continues below this
-# Seconds after which a chunk is read whatever it costs. Where listeners have too little buffered
-# for so long, the machine is overloaded, and a new stream would wait for the end of the others.
-PATIENCE = 1.0
 
 
 class EngineCore:
@@ -97,13 +95,13 @@ class EngineCore:
         self._loaded, self._config, self._clock = loaded, config, clock
         self._frame_seconds = 1 / loaded.codec.config.frame_rate
         self._lock = threading.RLock()
-        self._last_read = 0.0
         self.admission = Admission(
             self.slots, self.runner, self.costs, config, self._frame_seconds, clock
         )
         self.prefiller = Prefiller(
             self.runner, self.voices, loaded.config.semantic_start, loaded.device, clock
         )
+        self._prefill_order = PrefillOrder(self.slots, self.prefiller, self.costs, config, clock)
         self._prompts = PromptPreparer(loaded, self.runner.context, preparing, encoding)
         self._delivery = Delivery(
             loaded.codec, config, self.costs, self.slots, self.runner, worker, clock
@@ -338,40 +336,13 @@ class EngineCore:
             )
 
     def prefill(self) -> bool:
-        """Reads a prefill chunk, if every listener has enough audio buffered.
-
-        Streams that already play come first, of those the one that runs dry first; then the one
-        that waits longest. If none waits, the next prompt of a speaking stream is read ahead.
-        """
-        now = self._clock()
-        reading = self.slots.in_phase(Phase.PREFILL)
-        speaking = self.slots.in_phase(Phase.SPEAKING)
-        ahead = None
-        if not reading:
-            ahead = self.prefiller.behind([s for s in speaking if not s.text.empty])
-            if ahead is None:
-                return False
-        playing = [s for s in speaking if s.paused_since is None]
-        buffered = [s.playout.buffered(now) for s in playing]
-        rows = sum(s.width for s in playing)
-        step = self.costs.step_seconds(rows) if rows else 0.0
-        decode = self.costs.decode_seconds(1)
-        if ahead is not None and not self._config.codec_async:
-            decode *= len(playing)  # it is not urgent: its audio may come last
-        started = min((s.prefill.started for s in reading), default=now)
-        patient = now - max(self._last_read, started) < PATIENCE
-        if not may_prefill(buffered, self.costs.chunk.or_else(0.0), step, decode) and patient:
+        """Reads a prefill chunk, if every listener has enough audio buffered."""
+        chunk = self._prefill_order.next()
+        if chunk is None:
             return False
-        self._last_read = now
-
-        def urgency(stream: Stream) -> tuple[bool, float]:
-            if stream.turn.fresh:
-                return True, stream.prefill.started
-            return False, stream.playout.buffered(now)
-
-        stream = ahead or min(reading, key=urgency)
+        stream = chunk.stream
         with stream.isolated():
-            if ahead is not None:
+            if chunk.ahead:
                 self.prefiller.read_ahead(stream)
             elif self.prefiller.read_chunk(stream):
                 self._start_speaking(stream)

@@ -10,8 +10,9 @@ import numpy as np
 
 from rt_drama3.codec_stream import CodecStream, Decode
 from rt_drama3.config import resolve_sampling
+from rt_drama3.engine.playout import Playout
 from rt_drama3.engine.speech import Speech, SpeechOwner, SpeechRequest
-from rt_drama3.engine.stream import Playout, Scene, Stream
+from rt_drama3.engine.stream import Scene, Stream
 from rt_drama3.engine.text_intake import TextIntake
 from rt_drama3.errors import RequestError
 from rt_drama3.loading import LoadedModel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rt_drama3.engine import core as engine_core
+from rt_drama3.engine import prefill_order
 from rt_drama3.engine import prompts as engine_prompts
 from rt_drama3.engine.prefill import Prefiller
 from rt_drama3.engine.stream import Stream
@@ -79,7 +79,7 @@ def takes(texts: int = 2, **settings: object) -> list[Codes]:
 def test_reading_ahead_changes_no_code(monkeypatch: pytest.MonkeyPatch, cache: int) -> None:
     """Also when two streams take turns in the spare slot, and with no cache of voices."""
     monkeypatch.setattr(engine_prompts, "frame_cap", lambda text, rate: 60)
-    monkeypatch.setattr(engine_core, "may_prefill", lambda *_: True)  # whatever the machine does
+    monkeypatch.setattr(prefill_order, "may_prefill", lambda *_: True)  # whatever the machine does
     used: list[int] = []
     real = Prefiller.take_ahead
 
