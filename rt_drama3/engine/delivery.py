@@ -154,7 +154,8 @@ def _announce(stream: Stream, last: int) -> None:
     waiting = stream.text.waiting + sum(len(text) for text, _ in begun)
     for text, first_frame in begun[: last + 1 - playout.announced]:
         waiting -= len(text)
-        stream.speech.put(Segment(playout.announced, text, first_frame, waiting, stream.text.count))
+        count, unspoken = stream.text.count, stream.text.take_unspoken()
+        stream.speech.put(Segment(playout.announced, text, first_frame, waiting, count, unspoken))
         playout.announced += 1
 
 
@@ -166,4 +167,6 @@ def _report_idle(stream: Stream) -> None:
 def _end(stream: Stream, summary: SpeechSummary, error: RtDrama3Error | None) -> None:
     # The rest may have failed to decode meanwhile.
     failure = error if stream.cancelled else error or stream.failure
-    stream.speech.end(replace(summary, delivered=stream.playout.delivered), failure)
+    rest = stream.text.take_unspoken()
+    summary = replace(summary, delivered=stream.playout.delivered, unspoken=rest)
+    stream.speech.end(summary, failure)

@@ -38,6 +38,7 @@ class Segment:
         first_frame: number of its first frame in the stream.
         waiting: characters of text that were pushed and do not belong to a segment begun yet.
         known: segments known so far, this one included.
+        unspoken: text that came meanwhile and of which nothing is spoken, such as unknown tags.
     """
 
     index: int
@@ -45,6 +46,7 @@ class Segment:
     first_frame: int
     waiting: int
     known: int
+    unspoken: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class SpeechSummary:
         delivered: frames that became chunks.
         durations: where the time went.
         text: what was spoken: the request's text, or the segments of one that was pushed.
+        unspoken: as in ``Segment``, since the last of them.
     """
 
     segments: tuple[tuple[str, int], ...]
@@ -114,6 +117,7 @@ class SpeechSummary:
     delivered: int
     durations: Durations
     text: str = ""
+    unspoken: str = ""
 
     def take(self) -> bytes:
         """The take as an artefact, to continue or to edit it (see ``takes``).

@@ -24,6 +24,7 @@ from rt_drama3.text.sentences import blocks, can_stand_alone
 
 LONGEST_PENDING = 1_000_000  # characters of text that may wait in one stream
 LONGEST_SENTENCE = 2 * SEGMENT_BYTES  # bytes; a longer sentence is cut before its end arrives
+LONGEST_UNSPOKEN = 2000  # characters that are kept of text without words, for notices about it
 LONGEST_TOKEN = 24  # characters; a special token may arrive in parts
 _ARRIVING_DIRECTION = re.compile(r"\[[^\[\]]{0,200}\Z")
 
@@ -66,6 +67,7 @@ class TextIntake:
         self._wordless = False  # the latest segment has only directions
         self._segments: deque[str] = deque()
         self._waiting = 0  # characters in the segments
+        self._unspoken = ""
         self._flushed = False
         self.count = 0
         self.final = False
@@ -153,6 +155,12 @@ class TextIntake:
             self._waiting -= len(segment)
             return segment
 
+    def take_unspoken(self) -> str:
+        """Returns the text since the last call of which nothing is spoken, or its beginning."""
+        with self._lock:
+            text, self._unspoken = self._unspoken, ""
+            return text
+
     @property
     def empty(self) -> bool:
         """Whether there is no segment to take."""
@@ -190,8 +198,11 @@ class TextIntake:
             own = with_speaker_tag(words) == words
             segments += split_text(words if own else speaker + words, self._longest)
             speaker = last_speaker_tag(words) or speaker
-        spoken, wordless = [], self._wordless
-        for segment in filter(self._speaks, segments):
+        spoken, unspoken, wordless = [], [], self._wordless
+        for segment in segments:
+            if not self._speaks(segment):
+                unspoken.append(segment)
+                continue
             before, wordless = wordless, "[" in segment and not has_words(segment)
             if not (before and wordless):
                 spoken.append(segment)
@@ -200,6 +211,8 @@ class TextIntake:
             self._segments.extend(spoken)
             self._waiting += sum(map(len, spoken))
             self.count += len(spoken)
+            if unspoken:
+                self._unspoken = " ".join([self._unspoken, *unspoken])[:LONGEST_UNSPOKEN].lstrip()
 
     def _speaks(self, segment: str) -> bool:
         """Whether a segment with speech (``has_speech``) is spoken: also once it is normalised."""

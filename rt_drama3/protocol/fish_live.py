@@ -55,6 +55,9 @@ class FishUtterance(Utterance):
     def segment(self, index: int, text: str, first_frame: int) -> None:
         """Clients of this dialect have no event for it."""
 
+    def notice(self, text: str) -> None:
+        self._send(warning_message(text))
+
     def expect_sound(self) -> None:
         """The client asks for the sound of its text so far, if any arrived since it last did."""
         # Audio since then counts, even of earlier text: it is sound for a client that waits.

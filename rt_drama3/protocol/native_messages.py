@@ -129,6 +129,9 @@ class NativeUtterance(Utterance):
             }
         )
 
+    def notice(self, text: str) -> None:
+        self._send_unless_over({"type": "notice", "id": self.id, "text": text})
+
     def _say_cancelled(self, generated_frames: int) -> None:
         seconds = round(generated_frames * self.facts.frame_seconds, 3)
         generated = {"frames": generated_frames, "seconds": seconds}

@@ -172,6 +172,9 @@ class Utterance(ABC):
     def segment(self, index: int, text: str, first_frame: int) -> None:
         """A segment of the text begins at this frame."""
 
+    def notice(self, text: str) -> None:  # noqa: B027 - not in every dialect
+        """Something of its text is not spoken."""
+
     def audio(self, data: bytes, samples: int, stamps: StampsLike | None = None) -> None:
         """Audio in the output's format; call it when the messages are about to be sent.
 

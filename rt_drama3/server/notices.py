@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rt_drama3.text.directions import Tokenizer
-from rt_drama3.text.normalize import normalize
+from rt_drama3.text.normalize import has_markup, normalize
 
 CHECKED = 2000  # characters of a text that are checked
 MAX_BRACKETS = 3
@@ -15,6 +15,8 @@ _BRACKETS = re.compile(r"\[[^\[\]]*\w[^\[\]]*\]")
 
 def normalization_notices(text: str, tokenizer: Tokenizer) -> list[str]:
     """What normalisation leaves out, and brackets that the tokenizer has no tokens for."""
+    if not has_markup(text):
+        return []
     said, notices = normalize(text[:CHECKED])
     brackets = list(dict.fromkeys(_BRACKETS.findall(said)))[:MAX_BRACKETS]
     unknown = [found for found in brackets if not tokenizer.encode(found).ids]

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rt_drama3.engine.best_of import FinishedTake, Takes
@@ -60,6 +61,7 @@ class Opened:
         voice: name of the voice that will speak.
         request: the request to the engine, if there is something to speak.
         take: the best of several takes, in place of ``speech``.
+        notices_of: what a text has that is not spoken, where text is streamed and normalised.
     """
 
     order: SpeechOrder
@@ -68,6 +70,7 @@ class Opened:
     voice: str
     request: SpeechRequest | None = None
     take: FinishedTake | None = None
+    notices_of: Callable[[str], list[str]] | None = None
 
     def cancel(self) -> None:
         """Cancels the stream."""
@@ -193,16 +196,19 @@ class Openings:
             request = SpeechRequest(references=references, patient=True, **settings)
             if not order.best_of:
                 speech = model.engine.open(request)
+        notices_of = None
         try:  # after opening: the engine starts meanwhile
             if check_normalize(order.normalize, drama.prompts.normalizes):
-                notices += normalization_notices(order.text, drama.prompts.tokenizer)
+                notices_of = partial(normalization_notices, tokenizer=drama.prompts.tokenizer)
+                notices += notices_of(order.text)
             order = replace(order, notices=tuple(notices))
             converter = Converter(order, model.facts.sample_rate)
         except BaseException:
             if speech is not None:
                 speech.cancel()
             raise
-        return Opened(order, converter, speech, ", ".join(spoken_by), request)
+        voice = ", ".join(spoken_by)
+        return Opened(order, converter, speech, voice, request, notices_of=notices_of)
 
     async def _best_of(self, model: Model, request: SpeechRequest, count: int) -> FinishedTake:
         """Generates takes in half of the engine's slots, and returns the best."""

@@ -32,6 +32,9 @@ class Receiver(Protocol):
     def segment(self, segment: Segment) -> None:
         """A segment of the text begins."""
 
+    def unspoken(self, text: str) -> None:
+        """Of this text, the last that came, nothing is spoken."""
+
     async def audio(self, data: bytes, samples: int, stamps: Stamps | None) -> None:
         """Sends audio once the line is free.
 
@@ -139,6 +142,7 @@ class SpeechSender:
                 case Idle():
                     await self._idle(event)
                 case Done():
+                    self._receiver.unspoken(event.summary.unspoken)
                     return event.summary
         return None
 

@@ -74,6 +74,7 @@ def native_examples() -> dict[str, bytes]:
     send({"type": "flush"})
     send({"type": "ping", "data": 5})
     hear(utterance.segment, 0, "Hello there.", 0)
+    hear(utterance.notice, "the tag <jump> is unknown and not spoken.")
     client.clock.now = 100.015
     hear(utterance.audio, PCM, len(PCM) // 2, Stamps())
     send({"type": "finish"})

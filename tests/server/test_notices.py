@@ -108,3 +108,35 @@ def test_notices_of_what_is_not_spoken_reach_every_client(nano: Drama3, tmp_path
             client.send("start", text=text, final=True, max_seconds=0.1)
             assert client.take()["notices"] == [notice]
             client.take_until("done")
+
+
+def test_notices_of_streamed_text(nano: Drama3, tmp_path: Path) -> None:
+    """Of text without a word, too, and each once."""
+    texts = ["Hi, see [1]. ", "Again, [1]. ", "<jump/>\n\n"]
+    expected = ["[1] is not spoken.", "the tag <jump> is unknown and not spoken."]
+    with serving(nano, tmp_path) as place:
+        with place.native() as client:
+            client.send("start", text="", max_seconds=0.2)
+            for text in texts:
+                client.send("text", text=text)
+            client.send("finish")
+            ready, *heard = client.take_until("done")
+            assert ready["notices"] == []
+            assert sorted(one["text"] for one in heard if one["type"] == "notice") == expected
+            assert heard[0]["type"] == "notice"  # before the segment that it speaks of
+        with place.fish() as client:
+            client.send("start", request={"text": "", "format": "pcm", "max_seconds": 0.2})
+            for text in texts:
+                client.send("text", text=text)
+            client.send("stop")
+            heard = client.take_until("finish")
+            assert sorted(one["message"] for one in heard if one["event"] == "warning") == expected
+
+
+def test_notices_of_streamed_text_are_bounded(nano: Drama3, tmp_path: Path) -> None:
+    with serving(nano, tmp_path) as place, place.native() as client:
+        client.send("start", text="", max_seconds=0.2)
+        client.send("text", text="".join(f"Hi <a{n}/>. " for n in range(300)))
+        client.send("finish")
+        heard = [one["type"] for one in client.take_until("done")]
+        assert 0 < heard.count("notice") < 30

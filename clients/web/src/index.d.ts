@@ -68,6 +68,13 @@ export interface QueuedEvent {
   position: number;
 }
 
+/** Something of streamed text is not spoken. */
+export interface NoticeEvent {
+  type: "notice";
+  id: string;
+  text: string;
+}
+
 export interface SegmentEvent {
   type: "segment";
   id: string;
@@ -98,7 +105,13 @@ export interface DoneEvent {
   take?: Record<string, unknown>;
 }
 
-export type SpeechEvent = ReadyEvent | QueuedEvent | SegmentEvent | AudioEvent | DoneEvent;
+export type SpeechEvent =
+  | ReadyEvent
+  | QueuedEvent
+  | SegmentEvent
+  | NoticeEvent
+  | AudioEvent
+  | DoneEvent;
 
 export interface Sent {
   messages: number;

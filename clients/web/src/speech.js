@@ -226,6 +226,7 @@ export class Speech {
         return;
       }
     }
+    if (message.type === "notice") this.notices.push(message.text);
     this.#events.push(fromWire(message));
     if (message.type === "done") {
       this.timings.total = now() - this.#began;

@@ -362,13 +362,14 @@ test("notices of the server are kept", async () => {
   const fake = fakeServer((line, message) => {
     if (message.type !== "start") return;
     line.say({ type: "ready", id: "u", sample_rate: 16000, notices });
+    line.say({ type: "notice", id: "u", text: "[1] is not spoken." });
     line.say({ type: "done", id: "u", frames: 0 });
   });
   const client = clientOf(fake);
   const speech = client.speak("Hello.");
   assert.deepEqual(speech.notices, []);
   await read(speech);
-  assert.deepEqual(speech.notices, notices);
+  assert.deepEqual(speech.notices, [...notices, "[1] is not spoken."]);
   client.close();
 });
 

@@ -168,6 +168,9 @@ class SpeechResponse(Response):
     def queued(self, position: int) -> None:
         """HTTP has no message for it."""
 
+    def unspoken(self, text: str) -> None:
+        """Headers, where notices are, went out before."""
+
     def segment(self, segment: Segment) -> None:
         """HTTP has no message for it."""
 

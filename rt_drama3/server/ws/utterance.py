@@ -15,6 +15,8 @@ from rt_drama3.server.metrics import Metrics
 from rt_drama3.server.openings import Opened
 from rt_drama3.server.ws.outbox import Outbox
 
+MAX_NOTICES = 20  # of an utterance; a text may have any number of unknown tags
+
 
 class LiveUtterance:
     """An utterance while it is opened and spoken; a ``Receiver``.
@@ -62,6 +64,7 @@ class LiveUtterance:
         self.queued_up = False
         self.idle_since: float | None = None
         self.sent_at = 0.0
+        self._noticed: set[str] = set()
 
     @property
     def speech(self) -> Speech | None:
@@ -111,8 +114,14 @@ class LiveUtterance:
 
     def segment(self, segment: Segment) -> None:
         self.queued_up, self.idle_since = False, None
+        self._notice(segment.unspoken)
+        self._notice(segment.text)
         self.utterance.segment(segment.index, segment.text, segment.first_frame)
         self.utterance.waiting(segment.waiting)
+        self._flush()
+
+    def unspoken(self, text: str) -> None:
+        self._notice(text)
         self._flush()
 
     async def audio(self, data: bytes, samples: int, stamps: Stamps | None) -> None:
@@ -131,6 +140,16 @@ class LiveUtterance:
 
     def padding(self, ended: bool) -> Padding:
         return self.utterance.padding(ended)
+
+    def _notice(self, text: str) -> None:
+        """Reports once what of streamed text is not spoken; ``ready`` reported the first text's."""
+        assert self.opened is not None
+        notices_of = self.opened.notices_of
+        if text and notices_of is not None and len(self._noticed) < MAX_NOTICES:
+            new = set(notices_of(text)).difference(self.opened.order.notices, self._noticed)
+            self._noticed |= new
+            for notice in sorted(new):
+                self.utterance.notice(notice)
 
     def _flush(self) -> bool:
         messages = self._session.data_to_send()

@@ -17,7 +17,7 @@ from rt_drama3.text.normalize.short import say_addresses, say_short_forms
 from rt_drama3.text.rules import has_speech
 from rt_drama3.text.sentences import LINE_BREAK, WHITE_SPACE, blocks
 
-__all__ = ["Normalized", "normalize", "normalized"]
+__all__ = ["Normalized", "has_markup", "normalize", "normalized"]
 
 _SPECIAL = re.compile(r"(<\|[^|<>]*\|>)")
 _DIRECTION = re.compile(r"(\[[^\[\]]*\]|</?[A-Za-z][\w:-]*(?:\s[^<>]*)?>)")
@@ -69,12 +69,17 @@ def normalized(segment: str) -> str:
     return normalize(segment).text
 
 
+def has_markup(text: str) -> bool:
+    """Whether a text may have what is not spoken: ``normalize`` has notices of no other text."""
+    return _MARKUP.search(text) is not None
+
+
 def keeps_speech(segment: str, speaks: Callable[[str], bool] = has_speech) -> bool:
     """Whether a segment with something to speak still has some once it is normalised.
 
     Only markup can be left out, so prose is not normalised for the answer.
     """
-    return not _MARKUP.search(segment) or speaks(normalized(segment))
+    return not has_markup(segment) or speaks(normalized(segment))
 
 
 def _normalize(text: str, notices: dict[str, None]) -> str:

@@ -21,6 +21,7 @@ from rt_drama3_client import (
     Client,
     ClientClosed,
     Done,
+    Notice,
     Ready,
     Segment,
     ServerSilent,
@@ -64,6 +65,24 @@ def test_events_arrive_in_order(ending: Place) -> None:
         assert 0 < timings.ready <= timings.first_audio <= timings.total
         assert timings.server["first_audio_ms"] is not None
         assert not timings.reused
+
+    run(work())
+
+
+def test_notices_are_events_and_are_kept() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.take_until("start")
+        await peer.ready()
+        await peer.say("notice", id="u1", text="[1] is not spoken.")
+        await peer.audio()
+        await peer.done()
+
+    async def work() -> None:
+        async with served(script) as (_, client):
+            speech = client.speak("Hi, see [1].")
+            events = [event async for event in speech.events()]
+            assert Notice("[1] is not spoken.") in events
+            assert speech.notices == ["[1] is not spoken."]
 
     run(work())
 

@@ -32,6 +32,7 @@ from rt_drama3_client import (
     Done,
     EarlyStart,
     Event,
+    Notice,
     Ready,
     Segment,
 )
@@ -226,6 +227,8 @@ class RtDrama3TTSService(TTSService):
             if not event.sent.samples:
                 samples = self.sample_rate * SILENCE_MS // 1000  # whole ones, at 22050 Hz too
                 await self._push_audio(context_id, bytes(2 * samples))
+        elif isinstance(event, Notice):
+            logger.info(f"{self}: notice from the server: {event.text}")
         elif isinstance(event, Ready):
             for notice in event.notices:
                 logger.info(f"{self}: notice from the server: {notice}")

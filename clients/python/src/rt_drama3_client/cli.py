@@ -240,7 +240,7 @@ def _report(options: argparse.Namespace, speech: Speech) -> int:
         f"{1e3 * first:.0f} ms, seed {done.seed}",
         0,
     )
-    for notice in ready.notices:
+    for notice in speech.notices:
         _print_stderr(f"note: {notice}", 0)
     return 0 if done.complete else _print_stderr("the speech reached its length limit", 0)
 

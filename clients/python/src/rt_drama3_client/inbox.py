@@ -14,6 +14,7 @@ from rt_drama3_client.messages import (
     Cancelled,
     Done,
     Event,
+    Notice,
     Queued,
     Ready,
     Segment,
@@ -23,6 +24,7 @@ from rt_drama3_client.messages import (
 from rt_drama3_client.timings import Timings
 
 MAX_SEGMENTS: Final = 1_000  # remembered
+MAX_NOTICES: Final = 100  # remembered
 EVENT_BYTES: Final = 256  # size of an event without audio in the buffer
 
 
@@ -50,6 +52,7 @@ class Inbox:
         self.done: Done | None = None
         self.cancelled: Cancelled | None = None
         self.segments: deque[Segment] = deque(maxlen=MAX_SEGMENTS)
+        self.notices: deque[str] = deque(maxlen=MAX_NOTICES)
         self.position = 0
         self.failure: ClientError | None = None
         self.stopped = False
@@ -145,6 +148,7 @@ class Inbox:
         """Handles a message about the utterance with that id; blocks while there is no room."""
         if isinstance(message, Ready):
             self.ready = message
+            self.notices.extend(message.notices)
             self.timings.ready = time.perf_counter() - self._started
             self._keep(message)
         elif name is not None and self.ready is not None and name != self.ready.id:
@@ -162,6 +166,9 @@ class Inbox:
             self.segments.append(message)
             self.spoken += len(message.text)
             self._new_text = True
+            self._keep(message)
+        elif isinstance(message, Notice):
+            self.notices.append(message.text)
             self._keep(message)
         elif isinstance(message, Queued):
             self.position = message.position

@@ -57,6 +57,13 @@ class Segment:
     first_sample: int
 
 
+@dataclass(frozen=True)
+class Notice:
+    """Something of streamed text is not spoken; ``text`` says what, for the developer."""
+
+    text: str
+
+
 class AudioChunk(bytes):
     """The audio of one message: bytes with their position.
 
@@ -188,7 +195,7 @@ class Pong:
     seconds: float = 0.0
 
 
-Event: TypeAlias = Ready | Queued | Segment | AudioChunk | Done
+Event: TypeAlias = Ready | Queued | Segment | Notice | AudioChunk | Done
 ServerMessage: TypeAlias = Event | Cancelled | Pong | ServerError
 
 
@@ -237,6 +244,8 @@ def _message(kind: str, name: str | None, fields: _Fields, arrived: float) -> Se
         return Segment(get("index", int), get("text", str), get("first_sample", int))
     if kind == "ready":
         return _ready(fields)
+    if kind == "notice":
+        return Notice(fields.get("text", str))
     if kind == "queued":
         return Queued(fields.get("position", int))
     if kind == "done":

@@ -78,6 +78,11 @@ class AsyncSpeech:
         return list(self._inbox.segments)
 
     @property
+    def notices(self) -> list[str]:
+        """What the server reported so far: text that is not spoken, options without effect."""
+        return list(self._inbox.notices)
+
+    @property
     def timings(self) -> Timings:
         """Timings so far."""
         return self._inbox.timings
@@ -119,7 +124,7 @@ class AsyncSpeech:
                     yield event
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yields all events: ``Ready``, ``Queued``, ``Segment``, ``AudioChunk``, ``Done``.
+        """Yields every ``Ready``, ``Queued``, ``Segment``, ``Notice``, ``AudioChunk`` and ``Done``.
 
         It ends with ``Done``, or without an error if the utterance is cancelled.
 

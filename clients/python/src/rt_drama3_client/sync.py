@@ -121,6 +121,11 @@ class Speech:
         return self._speech.segments
 
     @property
+    def notices(self) -> list[str]:
+        """See ``AsyncSpeech.notices``."""
+        return self._speech.notices
+
+    @property
     def timings(self) -> Timings:
         """See ``AsyncSpeech.timings``."""
         return self._speech.timings

@@ -24,6 +24,7 @@ from rt_drama3_client import (
     Done,
     EarlyStart,
     Event,
+    Notice,
     Ready,
     Segment,
     Settings,
@@ -226,6 +227,8 @@ class _Emitter:
                 self._push(event, event.samples)
         elif isinstance(event, Segment):
             self._output.push_timed_transcript(self.transcript.hear(event.text, event.first_sample))
+        elif isinstance(event, Notice):
+            logger.info("notice from the server: %s", event.text)
         elif isinstance(event, Done):
             if event.sent.samples:
                 self._output.push_timed_transcript(self.transcript.end(event.sent.samples))
