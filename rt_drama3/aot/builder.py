@@ -33,6 +33,7 @@ from rt_drama3.codec import Codec
 from rt_drama3.config import CodecConfig, ModelConfig
 from rt_drama3.errors import ConfigError
 from rt_drama3.model import SpeechModel
+from rt_drama3.model.weights import is_plain, matrices
 
 LARGEST_MODEL = 1_000_000_000  # parameters; beyond, a CPU is not realtime even when compiled
 POLL = 2.0  # seconds between checks of a build in another process
@@ -115,6 +116,8 @@ class PackageBuilder:
         self.obstacle: str | None = None
         if sum(p.numel() for p in model.parameters()) > LARGEST_MODEL:
             self.obstacle = "the model is too large for a realtime step on a CPU"
+        elif not all(is_plain(matrix) for _, matrix in matrices(model)):
+            self.obstacle = "matrices stay as they are stored; the compiled step is for plain ones"
         elif model.dtype != torch.float32:
             # Fused operations keep what separate ones round: codes would differ from eager mode.
             self.obstacle = f"the model is in {model.dtype}; the compiled step is for float32"

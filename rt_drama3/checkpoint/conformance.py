@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rt_drama3.checkpoint.inventory import DENSE, EXPERT, SCALE, TensorSpec
+from rt_drama3.checkpoint.stored import Keeping
 from rt_drama3.checkpoint.views import View
 from rt_drama3.errors import CheckpointError
 
@@ -116,3 +117,34 @@ def check_numbers(name: str, tensor: Tensor, kind: str) -> None:
         f"{name} holds {value} at {list(first)} of the part read, where {wanted} is needed. The "
         "checkpoint is damaged; download it again."
     )
+
+
+def check_planes(
+    name: str, planes: Sequence[Tensor | None], keeping: Keeping, official_scales: bool
+) -> None:
+    """Refuses NaN and infinity in a matrix that stays as it is stored.
+
+    Args:
+        name: name of the tensor, for the message.
+        planes: of the matrix, or of some of its rows.
+        keeping: what they are.
+        official_scales: the second plane holds block scales, which must not be negative.
+
+    Raises:
+        CheckpointError: naming the tensor.
+    """
+    for number, plane in enumerate(planes):
+        if plane is not None and plane.dtype.is_floating_point:
+            check_numbers(name, plane, SCALE if number and official_scales else DENSE)
+    size, starts = keeping.halves
+    data = planes[0]
+    if data is None:
+        return
+    for start in starts:
+        # Infinity and NaN have all bits of the exponent set, which begins in the upper byte.
+        upper = data.unflatten(-1, (-1, size))[..., start + 1] & 0x7C
+        if int(upper.max()) == 0x7C:
+            raise CheckpointError(
+                f"{name} holds a block whose scale is not a finite number. The checkpoint is "
+                "damaged; download it again."
+            )

@@ -20,7 +20,7 @@ from rt_drama3.checkpoint.stored import Part, Stored
 from rt_drama3.checkpoint.views import View, view
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import CheckpointError
-from rt_drama3.model.moe import FP8_BLOCK
+from rt_drama3.model.weights import FP8_BLOCK
 
 KEPT = "drama_experts"
 _EXPERT = re.compile(rf"{re.escape(BACKBONE)}\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(.+)")

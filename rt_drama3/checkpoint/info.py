@@ -91,8 +91,8 @@ class CheckpointInfo:
         """Label and text of every fact that is known, for a table."""
         yield "path", self.path
         yield "licence", self.licence or "not stated in the folder"
-        size = sum(self.dtype_bytes.values())
-        yield "language model", f"{_count(self.parameters)} parameters, {_size(size)}"
+        nbytes = sum(self.dtype_bytes.values())
+        yield "language model", f"{_count(self.parameters)} parameters, {size(nbytes)}"
         yield "tensors", f"{sum(self.files.values()):,} in {len(self.files)} files"
         yield "dtypes", _sizes(self.dtype_bytes)
         yield "families", _sizes(self.family_bytes)
@@ -268,15 +268,16 @@ def _listed(names: list[str]) -> str:
 
 def _sizes(sizes: dict[str, int]) -> str:
     ordered = sorted(sizes.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {_size(size)}" for name, size in ordered)
+    return ", ".join(f"{name} {size(nbytes)}" for name, nbytes in ordered)
 
 
-def _size(size: float) -> str:
+def size(nbytes: float) -> str:
+    """A number of bytes, for people."""
     for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.4g} {unit}"
-        size /= 1000
-    return f"{size:.4g} GB"
+        if nbytes < 1000:
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} GB"
 
 
 def _count(number: int) -> str:

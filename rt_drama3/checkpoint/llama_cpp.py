@@ -25,7 +25,7 @@ from rt_drama3.checkpoint.inventory import (
 )
 from rt_drama3.checkpoint.names import Claim
 from rt_drama3.checkpoint.stored import Stored
-from rt_drama3.checkpoint.views import Piece, Undo
+from rt_drama3.checkpoint.views import ColumnOrder, Piece, RowOrder, Undo
 from rt_drama3.config import BackboneConfig, ModelConfig
 
 ARCHITECTURE = "qwen35moe"
@@ -127,21 +127,10 @@ def undo(name: str, config: BackboneConfig) -> Undo | None:
     orders = {"in_proj_a": heads, "in_proj_b": heads, "dt_bias": heads, "in_proj_z": wide}
     orders |= {"in_proj_qkv": channels, "conv1d": channels}
     if part in orders:
-        return partial(_reordered, order=orders[part])
-    return partial(_columns, order=wide) if part == "out_proj" else None
-
-
-def _reordered(rows: Tensor, order: Tensor) -> Tensor:
-    """``rows [N, ...]``, or a vector ``[1, N]``, in the official order."""
-    if rows.shape[0] == 1 and rows.shape[1] == order.numel():
-        rows = rows.t()
-    return rows[order.to(rows.device)]
-
-
-def _columns(rows: Tensor, order: Tensor) -> Tensor:
-    return rows[:, order.to(rows.device)]
+        return RowOrder(orders[part])
+    return ColumnOrder(heads) if part == "out_proj" else None
 
 
 def _log_decay(rows: Tensor, order: Tensor) -> Tensor:
     """``A_log`` of ``-exp(A_log)``, in float64: its exponential is the stored number again."""
-    return _reordered(-rows.double(), order).log()
+    return RowOrder(order)(-rows.double()).log()

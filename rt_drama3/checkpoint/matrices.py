@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rt_drama3.checkpoint import formats
+from rt_drama3.checkpoint import formats, kept
 from rt_drama3.checkpoint.formats.affine import BITS, GROUPS, dequantize_affine
 from rt_drama3.checkpoint.formats.int4 import dequantize_gptq, dequantize_packed
 from rt_drama3.checkpoint.formats.nvfp4 import dequantize_nvfp4
@@ -24,7 +24,7 @@ from rt_drama3.checkpoint.inventory import FP8_BLOCK
 from rt_drama3.checkpoint.stored import Part, Stored, plain
 from rt_drama3.checkpoint.tensors import TORCH_DTYPES, Entry
 from rt_drama3.errors import CheckpointError
-from rt_drama3.model.moe import dequantize as dequantize_fp8
+from rt_drama3.model.weights import dequantize as dequantize_fp8
 
 Entries = Mapping[str, Entry]
 _FLOATS = ("F32", "BF16", "F16")
@@ -135,7 +135,11 @@ def _gptq(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored | 
         parts["g_idx"] = Part(index)
     offset = 0 if values.get("checkpoint_format") == "gptq_v2" else 1
     decode = partial(_decode_gptq, tuple(parts), bits, offset)
-    return Stored(f"INT{bits}", (rows, columns), tuple(parts.values()), decode, unit=None)
+    keeping = None
+    if "g_idx" not in parts:
+        dtype = TORCH_DTYPES[scales.dtype]
+        keeping = kept.packed(columns, bits, groups, dtype, "qzeros" in parts, gptq=offset)
+    return Stored(f"INT{bits}", (rows, columns), tuple(parts.values()), decode, None, keeping)
 
 
 def _decode_gptq(names: tuple[str, ...], bits: int, offset: int, *tensors: Tensor) -> Tensor:
@@ -174,7 +178,11 @@ def _packed(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored 
         parts["g_idx"] = Part(index, per=None)
     decode = partial(_decode_packed, tuple(parts), bits)
     unit = 1 if zeros is None else None  # zero points are packed along the rows
-    return Stored(f"INT{bits}", shape, tuple(parts.values()), decode, unit)
+    keeping = None
+    if index is None:
+        dtype, groups = TORCH_DTYPES[scale.dtype], scale.shape[-1]
+        keeping = kept.packed(shape[-1], bits, groups, dtype, zeros is not None, gptq=None)
+    return Stored(f"INT{bits}", shape, tuple(parts.values()), decode, unit, keeping)
 
 
 def _decode_packed(names: tuple[str, ...], bits: int, *tensors: Tensor) -> Tensor:
@@ -211,7 +219,8 @@ def _nvfp4(
     shape = (*entry.shape[:-1], 2 * entry.shape[-1])
     _require(scale, (*entry.shape[:-1], shape[-1] // 16), entry.name)
     parts = (Part(entry), Part(scale), _per_matrix(factor, shape, entry.name))
-    return Stored("NVFP4", shape, parts, partial(dequantize_nvfp4, divide=divide))
+    decode = partial(dequantize_nvfp4, divide=divide)
+    return Stored("NVFP4", shape, parts, decode, kept=kept.nvfp4(shape[-1], divide))
 
 
 def _per_matrix(factor: Entry, shape: tuple[int, ...], name: str) -> Part:
@@ -240,7 +249,10 @@ def _affine(base: str, entry: Entry, entries: Entries, settings: Any) -> Stored 
     _require(biases, scales.shape, base)
     shape = (*entry.shape[:-1], scales.shape[-1] * group)
     parts = (Part(entry), Part(scales), Part(biases))
-    return Stored(f"{bits}-bit", shape, parts, partial(dequantize_affine, bits=bits))
+    decode = partial(dequantize_affine, bits=bits)
+    same = biases.dtype == scales.dtype
+    keeping = kept.affine(shape[-1], bits, group, TORCH_DTYPES[scales.dtype]) if same else None
+    return Stored(f"{bits}-bit", shape, parts, decode, kept=keeping)
 
 
 def _fp8(entry: Entry, scale: Entry) -> Stored | None:
@@ -251,14 +263,16 @@ def _fp8(entry: Entry, scale: Entry) -> Stored | None:
         whole = rows % FP8_BLOCK == 0
         decode = dequantize_blocks if whole else partial(dequantize_blocks, rows=rows)
         parts = (Part(entry), Part(scale, per=FP8_BLOCK))
-        return Stored("F8_E4M3", entry.shape, parts, decode, FP8_BLOCK if whole else None)
+        keeping = kept.fp8(columns) if whole else None
+        return Stored("F8_E4M3", entry.shape, parts, decode, FP8_BLOCK if whole else None, keeping)
     if scale.elements == entry.rows:
         part = Part(replace(scale, shape=(entry.rows, 1)))
     elif scale.elements in (1, math.prod(stack)):
         part = _per_matrix(scale, entry.shape, entry.name)
     else:
         return None
-    return Stored("F8_E4M3", entry.shape, (Part(entry), part), _scaled)
+    keeping = kept.fp8_rows(columns)
+    return Stored("F8_E4M3", entry.shape, (Part(entry), part), _scaled, kept=keeping)
 
 
 def dequantize_blocks(weight: Tensor, scale: Tensor, rows: int | None = None) -> Tensor:
@@ -276,16 +290,19 @@ def _scaled(weight: Tensor, scale: Tensor) -> Tensor:
 
 def _blocks(base: str, entry: Entry, entries: Entries) -> Stored:
     """Ggml's blocks; its NVFP4 may have a factor next to it."""
-    decode = partial(formats.dequantize, format=formats.FORMATS[entry.dtype.lower()])
+    name = entry.dtype.lower()
+    decode = partial(formats.dequantize, format=formats.FORMATS[name])
     factor = entries.get(f"{base}.scale")
     if factor is None or factor.dtype != "F32":
-        return Stored(entry.dtype, entry.shape, (Part(entry),), decode)
+        keeping = kept.blocks(name, entry.shape[-1], factor=False)
+        return Stored(entry.dtype, entry.shape, (Part(entry),), decode, kept=keeping)
     parts = (Part(entry), _per_matrix(factor, entry.shape, entry.name))
 
     def scaled(data: Tensor, scale: Tensor) -> Tensor:
         return decode(data) * scale
 
-    return Stored(entry.dtype, entry.shape, parts, scaled)
+    keeping = kept.blocks(name, entry.shape[-1], factor=True)
+    return Stored(entry.dtype, entry.shape, parts, scaled, kept=keeping)
 
 
 def _require(entry: Entry, shape: tuple[int, ...], name: str) -> None:

@@ -19,7 +19,6 @@ from rt_drama3.checkpoint.inventory import (
     BACKBONE,
     CODEBOOK_EMBED,
     EMBED,
-    FP8_BLOCK,
     HEAD,
     expert_name,
     layer_prefix,
@@ -28,7 +27,7 @@ from rt_drama3.checkpoint.inventory import (
     tower_prefix,
 )
 from rt_drama3.config import AttentionShape, BackboneConfig, ModelConfig, TowerConfig
-from rt_drama3.model.moe import dequantize
+from rt_drama3.model.weights import dequantize
 
 # (tensors in their stored dtype, dtype of the parameter) -> contents of the region
 Change = Callable[[Sequence[Tensor], torch.dtype], Tensor]
@@ -56,20 +55,21 @@ class Placement:
         index: region of the parameter, as an index of its leading dims; () is all of it.
         change: makes the region's contents; None copies the only source row by row, so that it may
             be read in chunks of any number of rows.
+        order: int64 ``[rows]``: which row of the only source each row of the region is.
     """
 
     sources: tuple[Source, ...]
     target: str
     index: Index = ()
     change: Change | None = None
+    order: Tensor | None = None
 
 
-def plan(config: ModelConfig, *, fp8: bool, trimmed_head: bool) -> list[Placement]:
+def plan(config: ModelConfig, *, trimmed_head: bool) -> list[Placement]:
     """All placements of a checkpoint.
 
     Args:
         config: sizes of the checkpoint.
-        fp8: the model keeps expert matrices in FP8 (the checkpoint's must be FP8 then).
         trimmed_head: ``lm_head`` holds only the rows that can be sampled, in our order.
     """
     backbone, tower = config.backbone, config.tower
@@ -81,7 +81,7 @@ def plan(config: ModelConfig, *, fp8: bool, trimmed_head: bool) -> list[Placemen
     ]
     for layer in range(backbone.layers):
         steps += _backbone_layer(backbone, layer)
-        steps += _experts(backbone, layer, stored_fp8=config.fp8_experts, fp8=fp8)
+        steps += _experts(backbone, layer, fp8=config.fp8_experts)
     for layer in range(tower.layers):
         steps += _tower_layer(tower, layer)
     for codebook in range(1, tower.num_codebooks):
@@ -142,12 +142,9 @@ def _backbone_layer(config: BackboneConfig, layer: int) -> Iterator[Placement]:
 
 def _attention(shape: AttentionShape, official: str, ours: str) -> Iterator[Placement]:
     query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    yield _changed(
-        f"{official}.q_proj.weight",
-        f"{ours}.qkv",
-        partial(split_gates, head_dim=shape.head_dim),
-        (slice(0, 2 * query),),
-    )
+    queries, gates = Source(f"{official}.q_proj.weight"), (slice(0, 2 * query),)
+    order = gates_order(shape.heads, shape.head_dim)
+    yield Placement((queries,), f"{ours}.qkv", gates, order=order)
     start = 2 * query
     for part in ("k_proj", "v_proj"):
         yield _copy(f"{official}.{part}.weight", f"{ours}.qkv", (slice(start, start + key),))
@@ -174,11 +171,8 @@ def _delta_net(config: BackboneConfig, official: str, ours: str) -> Iterator[Pla
     yield _copy(f"{official}.out_proj.weight", f"{ours}.out_proj")
 
 
-def _experts(
-    config: BackboneConfig, layer: int, *, stored_fp8: bool, fp8: bool
-) -> Iterator[Placement]:
+def _experts(config: BackboneConfig, layer: int, *, fp8: bool) -> Iterator[Placement]:
     ours, ffn = f"backbone.layers.{layer}.moe", config.expert_ffn
-    blocks = ffn // FP8_BLOCK
     for expert in range(config.experts[layer]):
         for matrix, target, half in (
             ("gate_proj", "gate_up", 0),
@@ -186,19 +180,15 @@ def _experts(
             ("down_proj", "down", None),
         ):
             name = expert_name(layer, expert, matrix)
-            scale = expert_name(layer, expert, matrix, scale=True)
             index: Index = (expert,)
-            scale_index: Index = (expert,)
             if half is not None:
                 index = (expert, slice(half * ffn, (half + 1) * ffn))
-                scale_index = (expert, slice(half * blocks, (half + 1) * blocks))
-            if stored_fp8 and not fp8:
+            if fp8:
+                scale = expert_name(layer, expert, matrix, scale=True)
                 both = (Source(name), Source(scale))
                 yield Placement(both, f"{ours}.{target}", index, dequantized)
-                continue
-            yield _copy(name, f"{ours}.{target}", index)
-            if stored_fp8:
-                yield _copy(scale, f"{ours}.{target}_scale", scale_index)
+            else:
+                yield _copy(name, f"{ours}.{target}", index)
 
 
 def _tower_layer(config: TowerConfig, layer: int) -> Iterator[Placement]:
@@ -221,8 +211,8 @@ def _tower_layer(config: TowerConfig, layer: int) -> Iterator[Placement]:
     yield _shifted(f"{inner}.ffn_norm.weight", f"{ours}.ffn_norm")
     yield _shifted(f"{official}.final_layernorm.weight", f"{ours}.final_norm")
     rotary = config.rotary_dim
-    halves = partial(halve_qkv, shape=shape)
-    yield _changed(f"{inner}.attention.wqkv.weight", f"{ours}.attention.qkv", halves)
+    qkv = Source(f"{inner}.attention.wqkv.weight")
+    yield Placement((qkv,), f"{ours}.attention.qkv", order=qkv_order(shape))
     yield _copy(f"{inner}.attention.wo.weight", f"{ours}.attention.out")
     for norm in ("q_norm", "k_norm"):
         name = f"{inner}.attention.{norm}.weight"
@@ -248,11 +238,10 @@ def depthwise(weight: Tensor) -> Tensor:
     return weight.squeeze(1)
 
 
-def split_gates(weight: Tensor, head_dim: int) -> Tensor:
+def gates_order(heads: int, head_dim: int) -> Tensor:
     """Rows query|gate per head -> all queries, then all gates (docs/model.md, 2.2)."""
-    per_head = weight.unflatten(0, (-1, 2, head_dim))  # [heads, query|gate, head_dim, dim]
-    split: Tensor = per_head.transpose(0, 1).flatten(0, 2)
-    return split
+    rows = torch.arange(2 * heads * head_dim).view(heads, 2, head_dim)
+    return rows.transpose(0, 1).flatten()
 
 
 def halves_order(head_dim: int, rotary: int) -> Tensor:
@@ -265,12 +254,12 @@ def halves_order(head_dim: int, rotary: int) -> Tensor:
     return torch.cat((dims[0:rotary:2], dims[1:rotary:2], dims[rotary:]))
 
 
-def halve_qkv(weight: Tensor, shape: AttentionShape) -> Tensor:
+def qkv_order(shape: AttentionShape) -> Tensor:
     """Re-orders the Q and K rows of ``[Q|gates|K|V, dim]``; gates and V stay."""
     query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    order = halves_order(shape.head_dim, shape.rotary_dim).to(weight.device)
-    q, gates, k, v = weight.split((query, query, key, key))
-    q, k = (part.unflatten(0, (-1, shape.head_dim))[:, order].flatten(0, 1) for part in (q, k))
+    order = halves_order(shape.head_dim, shape.rotary_dim)
+    q, gates, k, v = torch.arange(2 * (query + key)).split((query, query, key, key))
+    q, k = (part.unflatten(0, (-1, shape.head_dim))[:, order].flatten() for part in (q, k))
     return torch.cat((q, gates, k, v))
 
 

@@ -9,16 +9,58 @@ docs/model.md, 11, describes the layouts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rt_drama3.checkpoint.tensors import TORCH_DTYPES, Entry, TensorReader
+from rt_drama3.model.weights import Format
 
 # (the parts, in their stored dtype) -> the matrix
 Decode = Callable[..., Tensor]
+# (rows, the parts in their stored dtype; None of the first, if only the others are needed) -> the
+# planes of a weight
+Repack = Callable[..., Sequence[Tensor | None]]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How a matrix stays as it is stored: the planes of a ``model.weights.Weight``.
+
+    Attributes:
+        format: what the planes stand for.
+        widths: numbers in a row of each plane.
+        dtypes: of the planes.
+        repack: brings the parts there, by moving bits; None: they are the planes.
+        mappable: whether the first plane is the first part, byte by byte.
+        halves: bytes of a block, and where half-precision numbers begin in it.
+    """
+
+    format: Format
+    widths: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
+    repack: Repack | None = None
+    mappable: bool = True
+    halves: tuple[int, tuple[int, ...]] = (1, ())
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """Matrices of one layout can lie below each other in one weight."""
+        return self.format, self.widths, self.dtypes
+
+    def cut(self, columns: slice, total: int) -> Keeping | None:
+        """That of some of the columns; None if bytes would have to be divided."""
+        if columns.start % self.format.unit or columns.stop % self.format.unit:
+            return None
+        part = columns.stop - columns.start
+        return replace(self, widths=tuple(width * part // total for width in self.widths))
+
+    def nbytes(self, rows: int) -> int:
+        """Bytes of the planes for some rows."""
+        pairs = zip(self.widths, self.dtypes, self.format.per, strict=True)
+        return sum(-(-rows // per) * width * dtype.itemsize for width, dtype, per in pairs)
 
 
 @dataclass(frozen=True)
@@ -43,6 +85,12 @@ class Part:
         start, stop = rows.start // self.per, -(-rows.stop // self.per)
         return replace(self, rows=slice(first + start, first + stop))
 
+    def read(self, reader: TensorReader, device: torch.device | str) -> Tensor:
+        """``[rows, numbers of a row]`` in its own dtype; bytes, if torch has none like it."""
+        data = reader.read(self.entry, self.rows).to(device)
+        kind = TORCH_DTYPES.get(self.entry.dtype)
+        return data if kind is None else data.view(kind)
+
     @property
     def nbytes(self) -> int:
         if self.rows is None:
@@ -61,6 +109,7 @@ class Stored:
         parts: the tensors that hold it, its codes first.
         decode: makes float32 rows of the parts; None if the numbers are stored as they are.
         unit: rows that can only be read together; None: all of them.
+        kept: how it can stay as it is; None: it cannot, or its numbers are plain.
     """
 
     dtype: str
@@ -68,6 +117,7 @@ class Stored:
     parts: tuple[Part, ...]
     decode: Decode | None = None
     unit: int | None = 1
+    kept: Keeping | None = None
 
     @property
     def rows(self) -> int:
@@ -108,16 +158,21 @@ class Stored:
         Raises:
             ValueError: it is of a type that is not known, or its parts do not fit together.
         """
-        tensors = []
-        for part in self.parts:
-            data = reader.read(part.entry, part.rows).to(device)
-            kind = TORCH_DTYPES.get(part.entry.dtype)
-            tensors.append(data if kind is None else data.view(kind))
+        tensors = [part.read(reader, device) for part in self.parts]
         if self.decode is None:
             if TORCH_DTYPES.get(self.parts[0].entry.dtype) is None:
                 raise ValueError(f"its type {self.dtype} cannot be read")
             return tensors[0].view(self.rows, self.columns)
         return self.decode(*tensors).view(self.rows, self.columns)
+
+    def planes(
+        self, reader: TensorReader, device: torch.device | str, mapped: bool = False
+    ) -> list[Tensor | None]:
+        """Reads the planes of a matrix that can be kept; with ``mapped`` all but the first."""
+        assert self.kept is not None
+        first = None if mapped else self.parts[0].read(reader, device)
+        tensors = [first, *(part.read(reader, device) for part in self.parts[1:])]
+        return list(self.kept.repack(self.rows, *tensors) if self.kept.repack else tensors)
 
 
 def plain(entry: Entry) -> Stored:

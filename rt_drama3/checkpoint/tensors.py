@@ -241,12 +241,13 @@ class TensorReader:
             self._file.close()
         self._file = self._shard = None
 
-    def read(self, entry: Entry, rows: slice | None = None) -> Tensor:
+    def read(self, entry: Entry, rows: slice | None = None, into: Tensor | None = None) -> Tensor:
         """Reads rows as they are stored, of any type.
 
         Args:
             entry: from a scan of the same folder.
             rows: ``slice(start, stop)``, counted over all dims but the last; None reads all.
+            into: contiguous memory of the host for just these bytes; None allocates some.
 
         Returns:
             uint8 ``[rows, bytes of a row]``.
@@ -257,7 +258,10 @@ class TensorReader:
         rows = rows or slice(0, entry.rows)
         row_bytes = entry.nbytes // max(1, entry.rows)
         count = rows.stop - rows.start
-        data = torch.empty(count, row_bytes, dtype=torch.uint8)
+        if into is None:
+            data = torch.empty(count, row_bytes, dtype=torch.uint8)
+        else:
+            data = into.view(-1).view(torch.uint8).view(count, row_bytes)
         start = entry.start + rows.start * row_bytes
         try:
             self._fill(entry.shard, start, data.flatten().numpy().data)

@@ -7,18 +7,52 @@ Whatever the container, its names and its layouts: behind a view stands a tensor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rt_drama3.checkpoint.stored import Stored, plain
-from rt_drama3.checkpoint.tensors import Entry, TensorReader
+from rt_drama3.checkpoint.stored import Keeping, Stored, plain
+from rt_drama3.checkpoint.tensors import TORCH_DTYPES, Entry, TensorReader
 from rt_drama3.errors import CheckpointError
 
 # Undoes what a container did to a tensor: its rows as stored -> the official tensor.
 Undo = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class RowOrder:
+    """Rows in another order, which a matrix that stays as it is stored can have, too.
+
+    Attributes:
+        order: int64 ``[rows]``: the number that each row has so far.
+    """
+
+    order: Tensor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """``[N, ...]``, or a vector ``[1, N]``, in that order."""
+        if rows.shape[0] == 1 and rows.shape[1] == self.order.numel():
+            rows = rows.t()
+        return rows[self.order.to(rows.device)]
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnOrder:
+    """Columns in another order, in groups; a stored matrix can follow if it has whole groups.
+
+    Attributes:
+        order: int64 ``[groups]``.
+    """
+
+    order: Tensor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """``[N, columns]``, or a plane of such a matrix, in that order."""
+        groups = rows.unflatten(1, (self.order.numel(), -1))
+        ordered: Tensor = groups[:, self.order.to(rows.device)].flatten(1)
+        return ordered
 
 
 @dataclass(frozen=True)
@@ -42,6 +76,16 @@ class Piece:
         if self.stored.divides(self.rows):
             return self.stored.narrowed(self.rows).read(reader, device)
         return self.stored.read(reader, device)[self.rows]
+
+    def planes(
+        self, reader: TensorReader, device: torch.device | str, mapped: bool
+    ) -> list[Tensor | None]:
+        """See ``Stored.planes``."""
+        if self.stored.divides(self.rows):
+            return self.stored.narrowed(self.rows).planes(reader, device, mapped)
+        assert self.stored.kept is not None
+        planes = self.stored.planes(reader, device, mapped)
+        return _some(planes, self.stored.kept, self.rows)
 
 
 @dataclass(frozen=True)
@@ -106,6 +150,56 @@ class View:
             and all(piece.stored.unit == 1 for piece in self.pieces)
         )
 
+    @property
+    def kept(self) -> Keeping | None:
+        """How it can stay as it is stored; None if it cannot."""
+        kept = self.pieces[0].stored.kept
+        if kept is None or self.shape != (self.shape[0], self.pieces[0].stored.columns):
+            return None
+        per = math.lcm(*kept.format.per)
+        for piece in self.pieces:
+            other = piece.stored.kept
+            if other is None or other.layout != kept.layout:
+                return None
+            if piece.rows.start % per or piece.rows.stop % per:
+                return None
+        if isinstance(self.undo, ColumnOrder):
+            group = self.shape[1] // self.undo.order.numel()
+            return kept if group % kept.format.unit == 0 else None
+        if isinstance(self.undo, RowOrder):
+            return kept if per == 1 else None
+        return kept if self.undo is None else None
+
+    def planes(
+        self,
+        reader: TensorReader,
+        rows: slice | None = None,
+        device: torch.device | str = "cpu",
+        mapped: bool = False,
+    ) -> list[Tensor | None]:
+        """Reads the planes of a tensor that can be kept, or of some of its rows.
+
+        Args:
+            reader: of the files.
+            rows: whole rows of every plane; None is all.
+            device: of the result.
+            mapped: the first plane is not needed; it is None.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        kept = self.kept
+        assert kept is not None
+        pieces: Iterable[Piece] = self.pieces
+        divided = rows is not None and self.undo is None
+        if rows is not None and divided:
+            pieces = cut(self.pieces, rows)
+        parts = [piece.planes(reader, device, mapped) for piece in pieces]
+        planes = [_joined(same) for same in zip(*parts, strict=True)]
+        if self.undo is not None:
+            planes = [plane if plane is None else self.undo(plane) for plane in planes]
+        return planes if divided or rows is None else _some(planes, kept, rows)
+
     def read(
         self,
         reader: TensorReader,
@@ -133,6 +227,28 @@ class View:
         whole = whole.reshape(self.shape)
         return whole if rows is None else whole[rows]
 
+    def read_into(self, reader: TensorReader, rows: slice, region: Tensor) -> bool:
+        """Reads rows of it, or of its first plane, as they are stored, if the region has that form.
+
+        Saves a copy. Returns False, and reads nothing, if they would have to be changed.
+
+        Args:
+            reader: of the files.
+            rows: of the tensor.
+            region: what to fill.
+        """
+        piece = self.pieces[0]
+        data = piece.stored.parts[0]
+        dtype = TORCH_DTYPES.get(data.entry.dtype, torch.uint8)
+        alike = len(self.pieces) == 1 and self.undo is None and len(self.shape) == 2
+        if not alike or data.per != 1 or piece.stored.unit is None:
+            return False
+        if region.device.type != "cpu" or region.dtype != dtype or not region.is_contiguous():
+            return False
+        part = data.narrowed(slice(piece.rows.start + rows.start, piece.rows.start + rows.stop))
+        reader.read(part.entry, part.rows, region)
+        return True
+
     def taken(self, rows: Iterable[int]) -> View:
         """Some of its rows, in any order; of a view of rows."""
         pieces: list[Piece] = []
@@ -145,6 +261,17 @@ class View:
                 pieces.append(piece)
         count = sum(piece.count for piece in pieces)
         return replace(self, shape=(count, *self.shape[1:]), pieces=tuple(pieces))
+
+
+def _joined(planes: Sequence[Tensor | None]) -> Tensor | None:
+    found = [plane for plane in planes if plane is not None]
+    return (found[0] if len(found) == 1 else torch.cat(found)) if found else None
+
+
+def _some(planes: Sequence[Tensor | None], kept: Keeping, rows: slice) -> list[Tensor | None]:
+    """What some rows of a matrix need of its planes."""
+    pairs = zip(planes, kept.format.per, strict=True)
+    return [p if p is None else p[rows.start // per : -(-rows.stop // per)] for p, per in pairs]
 
 
 def cut(pieces: Iterable[Piece], rows: slice) -> Iterator[Piece]:

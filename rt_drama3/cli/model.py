@@ -21,7 +21,6 @@ from rt_drama3.errors import RequestError
 
 if TYPE_CHECKING:
     from rt_drama3.checkpoint import Checkpoint, CheckpointInfo
-    from rt_drama3.checkpoint.memory import MemoryPlan
 
 Where: TypeAlias = Annotated[str, typer.Argument(help=common.MODEL)]
 
@@ -37,12 +36,21 @@ def info(
     head_order: common.HeadOrder = None,
     plan: Annotated[
         bool,
-        typer.Option("--plan", help="Add memory per stream, traffic and minimum time per frame."),
+        typer.Option(
+            "--plan",
+            help="Add what becomes of its matrices on a device, memory per stream, traffic and "
+            "minimum time per frame.",
+        ),
     ] = False,
     streams: Annotated[
         int, typer.Option(min=1, help="Streams for --plan; a stream with guidance counts twice.")
     ] = 1,
-    dtype: Annotated[str, typer.Option(help="Dtype for --plan.")] = "bfloat16",
+    device: Annotated[
+        str, typer.Option(help="Device for --plan: auto, cpu or cuda, which need not be there.")
+    ] = "auto",
+    dtype: Annotated[
+        str | None, typer.Option(help="Dtype for --plan; otherwise what suits device and model.")
+    ] = None,
     bandwidth: Annotated[
         float, typer.Option(min=0.001, help="Memory bandwidth for --plan, in GB/s.")
     ] = 1000.0,
@@ -55,18 +63,19 @@ def info(
         path, revision, codec=codec, tensor_map=tensor_map, head_order=head_order
     )
     found = checkpoint.inspect(opened)
-    budget = _budget(opened, streams, dtype) if plan else None
+    planned = None
+    if plan and not found.problems:
+        planned = _Plan(opened, found, streams, device, dtype)
     if as_json:
         facts = dataclasses.asdict(found)
-        if budget is not None:
-            floor = budget.floor_ms(bandwidth * 1e9)
-            facts["plan"] = {**dataclasses.asdict(budget), "floor_ms": floor}
+        if planned is not None:
+            facts["plan"] = planned.facts(bandwidth)
         typer.echo(json.dumps(facts, default=str))
     else:
         console = Console()
         console.print(_info_table(found))
-        if budget is not None:
-            console.print(_plan_table(budget, bandwidth))
+        if planned is not None:
+            console.print(planned.table(bandwidth))
     if found.problems:
         raise typer.Exit(1)
 
@@ -139,27 +148,71 @@ def make_tiny(
     common.show(f"wrote {directory}")
 
 
-def _budget(opened: Checkpoint, streams: int, dtype: str) -> MemoryPlan:
-    from rt_drama3.checkpoint.memory import plan
-    from rt_drama3.engine.config import read_engine_config
+class _Plan:
+    """What a checkpoint will need on a device."""
 
-    config = opened.config
-    return plan(
-        config,
-        dtype=dtype,
-        fp8=config.fp8_experts and dtype != "float32",
-        context=read_engine_config().context,
-        streams=streams,
-    )
+    def __init__(
+        self,
+        opened: Checkpoint,
+        found: CheckpointInfo,
+        streams: int,
+        device: str,
+        dtype: str | None,
+    ) -> None:
+        import torch
 
+        from rt_drama3.checkpoint.memory import plan
+        from rt_drama3.checkpoint.residence import residence
+        from rt_drama3.engine.config import read_engine_config
+        from rt_drama3.loading import pick_device, pick_dtype
 
-def _plan_table(budget: MemoryPlan, bandwidth: float) -> Table:
-    mega = 1e6
-    return _table(
-        [
-            ("weights", f"{budget.weights / mega:,.1f} MB"),
+        where = torch.device(device) if device == "cuda" else pick_device(device)
+        kind = pick_dtype(dtype, where, found.parameters)
+        codec = found.codec.parameters if found.codec else 0
+        self.groups = residence(opened, where, kind, codec=codec)
+        self.device, self.dtype = where.type, str(kind).removeprefix("torch.")
+        plain = residence(opened, where, kind, keep=False)
+        budget = plan(
+            opened.config,
+            dtype=self.dtype,
+            context=read_engine_config().context,
+            streams=streams,
+        )
+        # Matrices that stay as they are stored are read as that.
+        saved = {name: plain[name].nbytes - self.groups[name].nbytes for name in plain}
+        share = self.groups["experts"].nbytes / plain["experts"].nbytes
+        self.weights = sum(group.nbytes for group in self.groups.values())
+        self.budget = dataclasses.replace(
+            budget,
+            weights=budget.weights - sum(saved[name] for name in saved if name != "codec"),
+            dense=budget.dense - sum(saved[name] for name in ("backbone", "tower", "head")),
+            experts=round(budget.experts * share),
+        )
+
+    def facts(self, bandwidth: float) -> dict[str, Any]:
+        """Everything, for JSON."""
+        facts = dataclasses.asdict(self.budget)
+        groups = {
+            name: {"stored": dict(group.stored), "resident": dict(group.resident)}
+            for name, group in self.groups.items()
+        }
+        facts |= {"floor_ms": self.budget.floor_ms(bandwidth * 1e9), "groups": groups}
+        return facts | {"device": self.device, "dtype": self.dtype, "all_weights": self.weights}
+
+    def table(self, bandwidth: float) -> Table:
+        """Everything, for people."""
+        from rt_drama3.checkpoint.info import size
+
+        mega, budget = 1e6, self.budget
+        rows = [("device", f"{self.device}, {self.dtype}")]
+        for name, group in self.groups.items():
+            stored = ", ".join(f"{kind} {size(n)}" for kind, n in group.stored.items())
+            held = ", ".join(f"{size(n)} {kind}" for kind, n in group.resident.items())
+            rows.append((name, f"{stored} in the files; in memory {held}" if stored else held))
+        rows += [
+            ("weights", f"{self.weights / mega:,.1f} MB, codec included"),
             ("per stream", f"{budget.stream / mega:,.1f} MB of state"),
-            ("resident", f"{budget.resident / mega:,.1f} MB with {budget.streams} streams"),
+            ("resident", f"{self.resident / mega:,.1f} MB with {budget.streams} streams"),
             (
                 "per frame",
                 f"{budget.frame / mega:,.1f} MB moved: dense {budget.dense / mega:,.1f}, "
@@ -171,7 +224,12 @@ def _plan_table(budget: MemoryPlan, bandwidth: float) -> Table:
                 f"{budget.floor_ms(bandwidth * 1e9):.3f} ms per frame at {bandwidth:g} GB/s",
             ),
         ]
-    )
+        return _table(rows)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of weights and the state of all streams."""
+        return self.weights + self.budget.streams * self.budget.stream
 
 
 def _info_table(info: CheckpointInfo) -> Table:

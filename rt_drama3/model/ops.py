@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rt_drama3.model.weights import Rows, Weight
+
 
 def parameter(
     *shape: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -17,16 +19,39 @@ def parameter(
 UNROLLED_ROWS = 8  # up to this number of rows a compiled CPU product is unrolled by row
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
+def linear(x: Tensor, weight: Tensor | Weight | Rows, index: int | None = None) -> Tensor:
     """``x [N, in]`` times ``weight [out, in]`` transposed -> ``[N, out]``.
 
     Compiled for a CPU, the few rows of a frame step are unrolled to one reduction per row: the
     compiler fuses them into a single pass over the weight, which beats the BLAS product of a flat
     matrix several times over, and the order of a row's sum does not depend on the other rows.
+
+    Args:
+        x: rows.
+        weight: plain, or as it is stored (``model.weights``).
+        index: number of the matrix in a stack.
     """
+    if not isinstance(weight, Tensor):
+        return weight.product(x, index)
+    if index is not None:
+        weight = weight[index]
     if torch.compiler.is_compiling() and x.device.type == "cpu" and x.shape[0] <= UNROLLED_ROWS:
         return torch.stack([(weight * row).sum(-1) for row in x.unbind()])
     return F.linear(x, weight)
+
+
+def lookup(table: Tensor | Weight | Rows, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows of a table: int64 ``[*]`` -> ``[*, columns]`` in ``dtype``, which a plain one has."""
+    if isinstance(table, Tensor):
+        return table[rows]
+    return table.looked_up(rows).to(dtype)
+
+
+def taken(stack: Tensor | Weight | Rows, index: Tensor, dtype: torch.dtype) -> Tensor:
+    """Copies of matrices of a stack: int64 ``[*]`` -> ``[*, out, in]`` in ``dtype``."""
+    if isinstance(stack, Tensor):
+        return stack[index]
+    return stack.taken(index).to(dtype)
 
 
 def rms_norm(x: Tensor, gamma: Tensor, eps: float) -> Tensor:

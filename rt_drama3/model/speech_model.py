@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rt_drama3.config import ModelConfig
 from rt_drama3.model.backbone import Backbone, LayerHook
-from rt_drama3.model.ops import parameter, rope_table
+from rt_drama3.model.ops import lookup, parameter, rope_table
 from rt_drama3.model.state import RAS_WINDOW, StreamState
 from rt_drama3.model.tower import Tower
 
@@ -19,13 +19,14 @@ class SpeechModel(nn.Module):
 
     Parameters besides ``backbone`` and ``tower``: ``embed [vocab, dim]``,
     ``codebook_embed [num_codebooks * codes, dim]``, ``head [codes + 1, dim]`` (the semantic band,
-    then eos: only those can be sampled).
+    then eos: only those can be sampled). Where a device multiplies with matrices as a checkpoint
+    stores them, a ``Weight`` or ``Rows`` takes the place of a parameter.
 
     Args:
         config: sizes.
         device: device of the (uninitialised) parameters; "meta" allocates none.
         dtype: dtype of matrices and activations.
-        fp8: keep expert matrices in float8_e4m3fn.
+        fp8: make expert matrices as FP8 weights; the loader puts others in their place, too.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class SpeechModel(nn.Module):
         offsets = torch.arange(tower.num_codebooks, device=codes.device) * tower.codebook_size
         split = tower.backbone_codebooks + 1
         # Codebook 0 is never summed: the main token already carries it.
-        parts = self.codebook_embed[(codes + offsets)[:, 1:]].float()
+        parts = lookup(self.codebook_embed, (codes + offsets)[:, 1:], self.dtype).float()
         seen, unseen = parts[:, : split - 1].sum(1), parts[:, split - 1 :].sum(1)
-        token = self.embed[main]
+        token = lookup(self.embed, main, self.dtype)
         mixed = (token.float() + seen) * split**-0.5
         return (
             torch.where(audio, mixed.to(token.dtype), token),

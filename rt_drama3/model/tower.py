@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rt_drama3.config import TowerConfig
 from rt_drama3.model.attention import Attention
 from rt_drama3.model.moe import swiglu
-from rt_drama3.model.ops import linear, parameter, rms_norm
+from rt_drama3.model.ops import linear, lookup, parameter, rms_norm
 from rt_drama3.model.state import StreamState
 
 
@@ -63,7 +63,7 @@ class TowerLayer(nn.Module):
             ``[N, dim]``.
         """
         mixed = linear(rms_norm(hidden, self.hnorm, self.eps), self.hidden_proj)
-        embedded = (self.embed if self.first else self.table)[code]
+        embedded = lookup(self.embed if self.first else self.table, code, hidden.dtype)
         if labelled is not None:
             embedded = embedded * labelled.to(embedded.dtype)
         if not self.first:
@@ -157,6 +157,6 @@ class Tower(nn.Module):
             x = x + layer.attention.step(normed, rope, keys, values, position, mask)
             hidden = layer.finish(x)
             if i >= shared:
-                logits = linear(hidden, self.heads[i - shared])
+                logits = linear(hidden, self.heads, i - shared)
                 codes.append(draw(i - shared + 1, logits))
         return torch.stack(codes, 1)

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from torch import Tensor
 from rt_drama3.config import is_number
 from rt_drama3.errors import RequestError
 from rt_drama3.model import LayerHook, SpeechModel, StreamState
+from rt_drama3.model.weights import Matrix, matrices
 from rt_drama3.system.paths import data_dir
 from rt_drama3.text.directions import has_directions, shared_tokens, strip_directions
 from rt_drama3.text.prompt import PromptBuilder
@@ -130,14 +132,24 @@ def fingerprint(model: SpeechModel) -> str:
     digest = hashlib.sha256()
     sizes = {**dataclasses.asdict(model.config), "dtype": "", "fp8_experts": False}
     digest.update(json.dumps(sizes, sort_keys=True).encode())
-    for name, parameter in sorted(model.named_parameters()):
+    for name, matrix in sorted(matrices(model)):
         if not name.startswith(_SAMPLED) or _EXPERT.search(name):
             continue
-        flat = parameter.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES].to("cpu", torch.bfloat16)
+        sample = _sample(matrix).to("cpu", torch.bfloat16)
         numbers = torch.where(sample.abs() < 2.0**-14, 0.0, sample.float())
         digest.update(name.encode() + numbers.numpy().tobytes())
     return digest.hexdigest()[:32]
+
+
+def _sample(matrix: Matrix) -> Tensor:
+    """Some numbers of a parameter, the same however it is stored."""
+    count = math.prod(matrix.shape)
+    places = torch.arange(0, count, max(1, count // _SAMPLES), device=matrix.device)[:_SAMPLES]
+    if isinstance(matrix, Tensor):
+        return matrix.detach().reshape(-1)[places]
+    columns = matrix.shape[-1]
+    rows = matrix.looked_up(places // columns)
+    return rows.gather(1, (places % columns).unsqueeze(1)).squeeze(1)
 
 
 class SteeringVectors:

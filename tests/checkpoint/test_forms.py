@@ -20,15 +20,28 @@ from rt_drama3.checkpoint import (
     make_tiny,
     read_config,
 )
-from rt_drama3.checkpoint.tiny_forms import FORMS, GGUF, PRUNED, SETTINGS
+from rt_drama3.checkpoint.tiny_forms import FORMS, GGUF, MLX, PRUNED, SETTINGS
 from rt_drama3.codec.official import folded_codec_state
 from rt_drama3.model import SpeechModel
-from rt_drama3.model.moe import dequantize
+from rt_drama3.model.weights import Weight, dequantize, matrices
 from tests.checkpoint.conftest import Tensors, read_tensors
 from tests.checkpoint.rounded import mlx, rounded
 from tests.small import GREEDY, prompt_rows, solo
 
 FRAMES = 6
+# Formats of matrices that can stay as they are stored.
+KEPT = {
+    "int4": {"int4"},
+    "nvfp4": {"nvfp4"},
+    "ct-nvfp4": {"nvfp4_divided"},
+    "ct-int4": {"int4"},
+    **{form: {form.replace("mlx", "affine"), "affine8"} for form in MLX},
+    **{form: {form.removeprefix("gguf-"), "q8_0"} for form in GGUF},
+    **dict.fromkeys(("gguf-f32", "gguf-f16", "gguf-bf16", "llamacpp"), frozenset({"q8_0"})),
+    "gguf-nvfp4": {"ggml_nvfp4", "q8_0"},
+    "comfy": {"fp8"},
+    **{form: {"fp8"} for form in PRUNED},
+}
 TEXT = "Every form says the same."
 
 
@@ -64,6 +77,27 @@ def same_parameters(ours: SpeechModel, theirs: SpeechModel, form: str) -> None:
             assert torch.equal(value, wanted[name]), name
 
 
+def same_numbers(kept: SpeechModel, plain: SpeechModel) -> set[str]:
+    """Names of the formats that are kept; all numbers are those of the other model."""
+    wanted, formats = dict(plain.named_parameters()), set()
+    found = dict(matrices(kept))
+    assert found.keys() == wanted.keys()
+    for name, matrix in found.items():
+        first = 0
+        for part in [matrix] if isinstance(matrix, torch.Tensor) else matrix.parts():
+            rows = part.shape[-2] if part.dim() > 1 else 0
+            theirs = wanted[name][..., first : first + rows, :] if rows else wanted[name]
+            if isinstance(part, Weight):
+                formats.add(part.format.name)
+                stack = range(part.shape[0]) if part.dim() == 3 else [None]
+                numbers = torch.stack([torch.cat(list(part.tiles(n))) for n in stack])
+                assert torch.equal(numbers.view(part.shape), theirs), name
+            else:
+                assert torch.equal(part, theirs), name
+            first += rows
+    return formats
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_speaks_as_its_numbers_do(form: str, official: Path, tmp_path: Path) -> None:
     if form in GGUF or form == "llamacpp":
@@ -91,6 +125,10 @@ def test_a_form_speaks_as_its_numbers_do(form: str, official: Path, tmp_path: Pa
     rows = prompt_rows(ours, TEXT)
     codes = solo(ours.model, rows, GREEDY, 0, FRAMES)
     assert codes == solo(theirs, rows, GREEDY, 0, FRAMES)
+    kept = load_model(directory, ours.config, "cpu", torch.float32, keep=True)
+    formats = same_numbers(kept, ours.model)
+    assert formats == KEPT[form]
+    assert solo(kept, rows, GREEDY, 0, FRAMES) == codes
 
 
 @pytest.mark.parametrize("form", ["mlx4", "comfy", "gguf-q8_0"])
@@ -167,10 +205,11 @@ def test_fp8_banks_stay_fp8(tmp_path: Path) -> None:
     make_tiny(tmp_path / "form", form="comfy")
     config = read_config(tmp_path / "form")
     assert config.fp8_experts
-    kept = load_model(tmp_path / "form", config, "cpu", torch.float32, fp8=True)
+    kept = load_model(tmp_path / "form", config, "cpu", torch.float32, keep=True)
     plain = load_model(tmp_path / "form", config, "cpu", torch.float32)
     for ours, theirs in zip(kept.backbone.layers, plain.backbone.layers, strict=True):
         for name in ("gate_up", "down"):
-            weight, scale = getattr(ours.moe, name), getattr(ours.moe, f"{name}_scale")
+            weight = getattr(ours.moe, name)
             assert weight.dtype == torch.float8_e4m3fn
-            assert torch.equal(dequantize(weight, scale, torch.float32), getattr(theirs.moe, name))
+            numbers = dequantize(weight.data, weight.scales, torch.float32)
+            assert torch.equal(numbers, getattr(theirs.moe, name))

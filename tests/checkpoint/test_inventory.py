@@ -56,14 +56,14 @@ def test_full_size_plan_fills_the_meta_model(full_config: dict[str, Any]) -> Non
     config = parse_model_config(full_config)
     model = SpeechModel(config, "meta", torch.bfloat16, fp8=True)
     assert model.backbone.layers[0].moe.gate_up.dtype == torch.float8_e4m3fn
-    _check_coverage(config, model, fp8=True, trimmed=False)
+    _check_coverage(config, SpeechModel(config, "meta"), trimmed=False)
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_dequantised_plan_fills_the_model(full_config: dict[str, Any], trimmed: bool) -> None:
     full_config = {**full_config, "text_config": {**full_config["text_config"], "num_experts": 9}}
     config = parse_model_config(full_config)
-    _check_coverage(config, SpeechModel(config, "meta"), fp8=False, trimmed=trimmed)
+    _check_coverage(config, SpeechModel(config, "meta"), trimmed=trimmed)
 
 
 def test_nano_holds_exactly_its_inventory() -> None:
@@ -73,13 +73,13 @@ def test_nano_holds_exactly_its_inventory() -> None:
     assert {n: s.shape for n, s in specs.items()} == {n: e.shape for n, e in stored.items()}
 
 
-def _check_coverage(config: ModelConfig, model: SpeechModel, *, fp8: bool, trimmed: bool) -> None:
+def _check_coverage(config: ModelConfig, model: SpeechModel, *, trimmed: bool) -> None:
     """Every element of every parameter once; every official one once, but for lm_head's rows."""
     parameters = {name: tuple(p.shape) for name, p in model.named_parameters()}
     specs = inventory(config)
     filled: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     used: defaultdict[str, list[tuple[slice, slice]]] = defaultdict(list)
-    for step in plan(config, fp8=fp8, trimmed_head=trimmed):
+    for step in plan(config, trimmed_head=trimmed):
         filled[step.target].append(_interval(parameters[step.target], step.index))
         for source in step.sources:
             rows = source.rows or slice(0, specs[source.name].shape[0])

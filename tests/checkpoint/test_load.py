@@ -13,12 +13,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rt_drama3.checkpoint import load as load_module
-from rt_drama3.checkpoint import load_model, make_tiny, read_config, resolve
+from rt_drama3.checkpoint import filling, load_model, make_tiny, read_config, resolve
 from rt_drama3.checkpoint.formats.fp8 import quantize_fp8
 from rt_drama3.config import ModelConfig
 from rt_drama3.model import SpeechModel
-from rt_drama3.model.moe import dequantize
+from rt_drama3.model.weights import dequantize
 from tests.checkpoint.conftest import INDEX, Tensors, edit_json, read_tensors, rewrite
 from tests.checkpoint.expected import expected_parameters
 
@@ -50,7 +49,7 @@ def check(
 
 def test_fp8_checkpoint_is_dequantised_on_the_cpu(tiny: Path) -> None:
     model = check(tiny)
-    assert model.backbone.layers[0].moe.gate_up_scale is None
+    assert isinstance(model.backbone.layers[0].moe.gate_up, torch.nn.Parameter)
     assert not model.training
 
 
@@ -73,18 +72,19 @@ def test_nano() -> None:
 
 def test_fp8_experts_are_kept_as_they_are(tiny: Path) -> None:
     config, tensors = read_config(tiny), read_tensors(tiny)
-    kept = load_model(tiny, config, "cpu", torch.float32, fp8=True)
+    kept = load_model(tiny, config, "cpu", torch.float32, keep=True)
     plain = load_model(tiny, config, "cpu", torch.float32)
     for layer, (ours, theirs) in enumerate(
         zip(kept.backbone.layers, plain.backbone.layers, strict=True)
     ):
         assert ours.moe.gate_up.dtype == ours.moe.down.dtype == torch.float8_e4m3fn
         for name in ("gate_up", "down"):
-            weight, scale = getattr(ours.moe, name), getattr(ours.moe, f"{name}_scale")
-            assert torch.equal(dequantize(weight, scale, torch.float32), getattr(theirs.moe, name))
+            weight = getattr(ours.moe, name)
+            numbers = dequantize(weight.data, weight.scales, torch.float32)
+            assert torch.equal(numbers, getattr(theirs.moe, name))
         stored = tensors[f"{PREFIX}.{layer}.mlp.experts.5.up_proj.weight"]
         ffn = config.backbone.expert_ffn
-        mine = ours.moe.gate_up[5, ffn:]
+        mine = ours.moe.gate_up.data[5, ffn:]
         assert torch.equal(mine.view(torch.uint8), stored.view(torch.uint8))
     x = torch.randn(12, config.backbone.hidden_size, generator=torch.Generator().manual_seed(1))
     for rows in (2, 12):
@@ -103,7 +103,7 @@ def test_fp8_blocks_that_are_cut_short(tmp_path: Path) -> None:
     check(tmp_path / "odd")
     # Such blocks do not line up in the stacked parameter, so even a wish for FP8 is not granted.
     config = read_config(tmp_path / "odd")
-    model = load_model(tmp_path / "odd", config, "cpu", torch.float32, fp8=True)
+    model = load_model(tmp_path / "odd", config, "cpu", torch.float32, keep=True)
     assert model.backbone.layers[0].moe.gate_up.dtype == torch.float32
 
 
@@ -178,7 +178,7 @@ def test_parts_of_one_change_may_lie_in_different_shards(tiny: Path) -> None:
 def test_reading_in_small_pieces_changes_nothing(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_module, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(filling, "CHUNK_BYTES", 1000)
     monkeypatch.setattr("rt_drama3.checkpoint.placement._FOLD_ROWS", 7)
     check(tiny)
 
@@ -323,9 +323,8 @@ def test_interleaved_rotation_survives_the_reordering(tiny: Path) -> None:
 def test_cuda_keeps_fp8_and_equals_the_cpu(tiny: Path) -> None:
     config = read_config(tiny)
     ours = load_model(tiny, config, "cuda", torch.bfloat16)
-    keeps = torch.cuda.get_device_capability() >= (8, 9)
-    theirs = load_model(tiny, config, "cpu", torch.bfloat16, fp8=keeps)
-    assert (ours.backbone.layers[0].moe.gate_up.dtype == torch.float8_e4m3fn) == keeps
+    theirs = load_model(tiny, config, "cpu", torch.bfloat16, keep=True)
+    assert ours.backbone.layers[0].moe.gate_up.dtype == torch.float8_e4m3fn
     wanted = dict(theirs.named_parameters())
     for name, value in ours.named_parameters():
         assert value.device.type == "cuda"

@@ -25,7 +25,7 @@ from rt_drama3.checkpoint.tiny_config import Settings, known_keys
 from rt_drama3.codec import codec_inventory
 from rt_drama3.config import CodecConfig
 from rt_drama3.errors import ConfigError
-from rt_drama3.model.moe import dequantize
+from rt_drama3.model.weights import dequantize
 from tests.checkpoint.conftest import INDEX, read_tensors
 
 

@@ -154,6 +154,19 @@ def test_info_reports_the_plan() -> None:
     facts = json.loads(result.stdout)
     assert facts["plan"]["floor_ms"] > 0
     assert facts["plan"]["stream"] > 0
+    assert facts["plan"]["groups"]["backbone"]["resident"].keys() == {"float32"}
+
+
+def test_the_plan_says_what_stays_as_it_is_stored(tmp_path: Path) -> None:
+    runner.invoke(app, ["model", "make-tiny", str(tmp_path / "tiny")])
+    command = ["model", "info", str(tmp_path / "tiny"), "--plan", "--dtype", "bfloat16"]
+    for device, kind in (("cpu", "expanded to bfloat16"), ("cuda", "as stored")):
+        result = runner.invoke(app, [*command, "--device", device, "--json"])
+        assert result.exit_code == 0, result.output
+        plan = json.loads(result.stdout)["plan"]
+        assert plan["groups"]["experts"]["resident"].keys() == {kind}
+    text = " ".join(runner.invoke(app, [*command, "--device", "cuda"]).output.split())
+    assert "experts F8_E4M3 1.573 MB, F32 384 B in the files; in memory 1.573 MB as stored" in text
 
 
 def test_a_tiny_checkpoint_can_speak(tmp_path: Path) -> None:

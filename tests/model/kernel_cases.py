@@ -24,7 +24,9 @@ from rt_drama3.checkpoint.tiny_config import tiny_config
 from rt_drama3.config import ModelConfig, SamplingConfig
 from rt_drama3.graph_step import CapturedStep, FrameStep, compile_step
 from rt_drama3.model import SpeechModel, kernels
-from rt_drama3.model.moe import FP8_BLOCK, dequantize, swiglu
+from rt_drama3.model.kernels import registry
+from rt_drama3.model.moe import swiglu
+from rt_drama3.model.weights import FP8_BLOCK, dequantize
 from rt_drama3_bench.local.random_model import random_model
 
 Experts = tuple[Tensor, Tensor | None, Tensor, Tensor | None]
@@ -343,6 +345,7 @@ def whole_step(device: torch.device, dtype: torch.dtype) -> None:
     config = parse_model_config(raw)
     model = random_model(config, device, dtype, fp8=True)
     usable = kernels.usable
+    registry.register("fp8", "cpu", kernels.FP8_EXPERTS)
     try:
         kernels.usable = lambda x: False
         wanted = frames(model, config, None, 2)

@@ -1,6 +1,6 @@
 """FP8 as the official experts have it: e4m3 with a float32 scale for each 128x128 block.
 
-Reading it is ``rt_drama3.model.moe.dequantize``, which the model does, too.
+Reading it is ``rt_drama3.model.weights.dequantize``, which the model does, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rt_drama3.checkpoint.formats.bits import require_finite
-from rt_drama3.model.moe import FP8_BLOCK
+from rt_drama3.model.weights import FP8_BLOCK
 
 FP8_MAX = 448.0  # largest number of float8_e4m3fn
 

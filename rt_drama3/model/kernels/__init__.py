@@ -13,9 +13,12 @@ import os
 import shutil
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from rt_drama3.model.kernels.registry import Kernel, register
 
 FEW_ROWS = 16  # up to this number of rows, expert weights are read once per row, ungrouped
 
@@ -111,6 +114,27 @@ def _(
     few = x.shape[0] <= FEW_ROWS
     dtype = torch.float32 if few else x.dtype
     return x.new_empty(x.shape[0], chosen.shape[1], down.shape[1], dtype=dtype)
+
+
+def plain_experts(x: Tensor, chosen: Tensor, weights: Tensor, gate_up: Any, down: Any) -> Tensor:
+    """``experts`` of plain matrices."""
+    assert isinstance(gate_up, Tensor)
+    assert isinstance(down, Tensor)
+    found: Tensor = experts(x, chosen, weights, gate_up, None, down, None)
+    return found
+
+
+def _fp8_experts(x: Tensor, chosen: Tensor, weights: Tensor, gate_up: Any, down: Any) -> Tensor:
+    """``experts`` of FP8 weights, each in one piece."""
+    planes = (gate_up.data, gate_up.scales, down.data, down.scales)
+    found: Tensor = experts(x, chosen, weights, *planes)
+    return found
+
+
+# Triton's check is looked up when it is needed: FP8 is kept wherever there is a CUDA device, since
+# the plain form computes with it, too.
+FP8_EXPERTS = Kernel(experts=_fp8_experts, usable=lambda x: usable(x))
+register("fp8", "cuda", FP8_EXPERTS)
 
 
 @torch.library.custom_op("rt_drama3::attend", mutates_args=())

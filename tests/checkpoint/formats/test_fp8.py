@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rt_drama3.checkpoint.formats.fp8 import quantize_fp8
-from rt_drama3.model.moe import dequantize
+from rt_drama3.model.weights import dequantize
 from tests.checkpoint.formats.blocks import random_rows, rmse
 
 

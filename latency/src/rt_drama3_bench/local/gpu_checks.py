@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from rt_drama3.config import ModelConfig
 from rt_drama3.graph_step import CapturedStep, FrameStep, compile_step
 from rt_drama3.model import SpeechModel, kernels
-from rt_drama3.model.moe import MoE, dequantize, swiglu
+from rt_drama3.model.moe import MoE, swiglu
+from rt_drama3.model.ops import taken
 from rt_drama3_bench.local.device_run import GREEDY, SAMPLED, DeviceRun, random_rows, speak
 from rt_drama3_bench.local.random_model import random_model
 from rt_drama3_bench.local.sizes import middle, official, tiny
@@ -56,8 +57,8 @@ def _experts_error(moe: MoE, rows: int) -> float:
     for expert in chosen.unique().tolist():
         row, slot = (chosen == expert).nonzero(as_tuple=True)
         gate_up, down = (
-            dequantize(w[expert], None if s is None else s[expert], torch.float32)
-            for w, s in ((moe.gate_up, moe.gate_up_scale), (moe.down, moe.down_scale))
+            taken(stack, torch.tensor(expert, device=device), torch.float32).float()
+            for stack in (moe.gate_up, moe.down)
         )
         hidden = swiglu(F.linear(x[row].float(), gate_up))
         wanted[row, slot] = F.linear(hidden, down) * weights[row, slot, None]

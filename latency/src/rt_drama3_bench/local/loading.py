@@ -41,7 +41,7 @@ def measure(folder: Path, keep_fp8: bool) -> dict[str, float]:
 
     started = time.monotonic()
     model = load_model(
-        folder, read_config(folder), torch.device("cpu"), torch.bfloat16, watch, fp8=keep_fp8
+        folder, read_config(folder), torch.device("cpu"), torch.bfloat16, watch, keep=keep_fp8
     )
     seconds = time.monotonic() - started
     resident = sum(p.nbytes for p in model.parameters())

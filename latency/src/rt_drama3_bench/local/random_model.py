@@ -38,11 +38,11 @@ def random_model(
 
 
 def _values(name: str, like: Tensor, fp8: bool, generator: torch.Generator) -> Tensor:
-    *_, part = name.split(".")
+    *_, owner, part = f".{name}".split(".")
     values: Tensor = torch.empty(like.shape, device=like.device)
     if part == "decay":
         return values.uniform_(1, 16, generator=generator)
-    if part.endswith("_scale"):
+    if part == "scales":
         columns = like.shape[-1] * 128
         return values.uniform_(0.8, 1.2, generator=generator).mul_(columns**-0.5 / _FP8_SPREAD)
     values.normal_(generator=generator)
@@ -50,7 +50,7 @@ def _values(name: str, like: Tensor, fp8: bool, generator: torch.Generator) -> T
         return values - 4
     if like.dim() == 1:
         return 1 + 0.1 * values
-    if fp8 and part in ("gate_up", "down"):
+    if fp8 and part == "data" and owner in ("gate_up", "down"):
         return values.mul_(_FP8_SPREAD).clamp_(-448, 448)  # beyond, some torch versions give NaN
     if "embed" in part and part != "embed_proj":
         return values
