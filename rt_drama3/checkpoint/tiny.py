@@ -41,6 +41,12 @@ _LICENSE = """CC0-1.0
 These weights are random numbers made by 'rt-drama3 model make-tiny' to test software with. They
 carry no rights and no speech.
 """
+_README = """---
+license: cc0-1.0
+---
+
+Random numbers in the layout of Drama 3, made by 'rt-drama3 model make-tiny' to test software with.
+"""
 
 CodecKind = Literal["tiny", "decode", "official", "none"]
 
@@ -98,7 +104,7 @@ def make_tiny(
     except CheckpointError as error:
         raise ConfigError(f"These settings give no valid codec: {error}") from error
     directory.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(
+    values["audio_pad_token_id"] = write_tokenizer(
         directory,
         start=config.semantic_start,
         codes=config.tower.codebook_size,
@@ -106,6 +112,7 @@ def make_tiny(
     )
     _write_json(directory / CONFIG, values)
     (directory / "LICENSE").write_text(_LICENSE, encoding="utf-8")
+    (directory / "README.md").write_text(_README, encoding="utf-8")
     _write_model(directory, config, seed, shards, exact_scales)
     if codec != "none":
         _write_codec(directory, codec_config, seed, encoder=codec != "decode")

@@ -21,6 +21,8 @@ from rt_drama3.checkpoint.tokenizer import (
 )
 from rt_drama3.errors import ConfigError
 
+AUDIO_PAD = "<|audio_pad|>"  # strict readers insist on it; the template has no use for it
+
 # In the alphabet of byte-level BPE, where Ġ is a space and Ċ a line break.
 _MERGES = (
     ("t", "h"),
@@ -40,22 +42,25 @@ def base_vocabulary() -> list[str]:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merged = ["".join(pair) for pair in _MERGES]
     special = [token for token in STRUCTURAL if token != IM_END]
-    return [*alphabet, *merged, *special, *SPEAKER_TOKENS]
+    return [*alphabet, *merged, *special, *SPEAKER_TOKENS, AUDIO_PAD]
 
 
 def base_tokens() -> int:
-    """Tokens before the semantic ones, eos and one reserved token after it included."""
-    return len(base_vocabulary()) + 2
+    """Tokens before the semantic ones, eos included; without a setting one stands after eos."""
+    return len(base_vocabulary()) + 1
 
 
-def write_tokenizer(directory: Path, *, start: int, codes: int, eos: int) -> None:
-    """Writes ``tokenizer.json`` and the two small files that accompany the official one.
+def write_tokenizer(directory: Path, *, start: int, codes: int, eos: int) -> int:
+    """Writes ``tokenizer.json`` and the small files that accompany the official one.
 
     Args:
         directory: where.
         start: id of the first semantic token.
         codes: number of semantic tokens.
         eos: id of ``<|im_end|>``.
+
+    Returns:
+        The id of ``<|audio_pad|>``.
 
     Raises:
         ConfigError: the other tokens find no place before and between them.
@@ -81,6 +86,7 @@ def write_tokenizer(directory: Path, *, start: int, codes: int, eos: int) -> Non
     special = [
         *STRUCTURAL,
         *SPEAKER_TOKENS,
+        AUDIO_PAD,
         *reserved,
         *(semantic_token(code) for code in range(codes)),
     ]
@@ -90,6 +96,9 @@ def write_tokenizer(directory: Path, *, start: int, codes: int, eos: int) -> Non
     _write_json(directory / "tokenizer_config.json", settings)
     named = {"eos_token": IM_END, "additional_special_tokens": [IM_START, IM_END]}
     _write_json(directory / "special_tokens_map.json", named)
+    # Strict readers insist on the file, which has no part in speech (docs/model.md, 6).
+    (directory / "chat_template.jinja").write_text("", encoding="utf-8")
+    return vocabulary[AUDIO_PAD]
 
 
 def _write_json(path: Path, values: object) -> None:

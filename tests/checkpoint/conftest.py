@@ -85,6 +85,7 @@ def full_config() -> dict[str, Any]:
         "semantic_start_token_id": 248099,
         "semantic_end_token_id": 252194,
         "eos_token_id": 248046,
+        "audio_pad_token_id": None,  # its number is not known
     }
     config["text_config"] |= {
         "hidden_size": 2048,

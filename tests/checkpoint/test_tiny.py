@@ -32,6 +32,8 @@ from tests.checkpoint.conftest import INDEX, read_tensors
 def test_files_of_the_official_layout(tiny_checkpoint: Path) -> None:
     assert sorted(p.name for p in tiny_checkpoint.iterdir()) == [
         "LICENSE",
+        "README.md",
+        "chat_template.jinja",
         "codec.pth",
         "codec_config.json",
         "config.json",
@@ -50,6 +52,13 @@ def test_files_of_the_official_layout(tiny_checkpoint: Path) -> None:
     assert index["weight_map"].keys() == tensors.keys()
     sizes = [p.stat().st_size for p in tiny_checkpoint.glob("model-*")]
     assert max(sizes) < 1.2 * min(sizes)
+
+
+def test_the_padding_of_audio_has_a_token(tiny_checkpoint: Path) -> None:
+    """The template has no use for it, but other readers refuse a checkpoint without it."""
+    pad = json.loads((tiny_checkpoint / "config.json").read_text())["audio_pad_token_id"]
+    tokenizer = load_tokenizer(tiny_checkpoint, read_config(tiny_checkpoint))
+    assert tokenizer.encode("<|audio_pad|>").ids == [pad]
 
 
 def test_config_has_every_official_key(tiny_checkpoint: Path, full_config: dict[str, Any]) -> None:
