@@ -45,6 +45,7 @@ class Origin(Enum):
     MLX = "mlx-audio"
     AUDIO_CPP = "audio.cpp"
     LLAMA_CPP = "llama.cpp"
+    PREPARED = "rt-drama3"
     UNKNOWN = "unknown"
 
 
@@ -113,7 +114,7 @@ def adapt(
         if shifted:
             views |= {name: replace(norm, undo=minus_one) for name, norm in norms.items()}
     if HEAD in views:
-        known = HEAD in named or origin in (Origin.OFFICIAL, Origin.MLX)
+        known = HEAD in named or origin in (Origin.OFFICIAL, Origin.MLX, Origin.PREPARED)
         if _is_short(views[HEAD], config) and head_order is None and not known:
             adapted.notes.append(_NOTE)
         if _is_short(views[HEAD], config) and head_order == HEAD_ORDERS[1]:
@@ -148,7 +149,7 @@ def _claims(stored: Mapping[str, Stored], config: ModelConfig, origin: Origin) -
 
 def _norms(origin: Origin) -> dict[re.Pattern[str], bool | None]:
     """Whether zero-centred norms are stored plus one; None: it depends on their values."""
-    if origin in (Origin.OFFICIAL, Origin.MLX):
+    if origin in (Origin.OFFICIAL, Origin.MLX, Origin.PREPARED):
         return dict.fromkeys((_NORMS, _TOWER_NORMS), origin is Origin.MLX)
     return {_NORMS: True if origin is Origin.LLAMA_CPP else None, _TOWER_NORMS: None}
 

@@ -40,11 +40,13 @@ class CodecFile:
         where: what messages call it.
         config: its sizes.
         state: its tensors, or what else the file holds.
+        settings: contents of its ``codec_config.json``; None if it has the official sizes.
     """
 
     where: str
     config: CodecConfig
     state: object
+    settings: bytes | None
 
 
 def read_codec(checkpoint: Checkpoint) -> CodecFile:
@@ -70,9 +72,10 @@ def read_codec(checkpoint: Checkpoint) -> CodecFile:
     if CODEC_CONFIG not in files:
         files = checkpoint.files
     config = read_codec_config(files)
+    settings = files.read(CODEC_CONFIG) if CODEC_CONFIG in files else None
     if isinstance(found, Scan):
-        return CodecFile(str(path or checkpoint.path), config, _tensors(found))
-    return CodecFile(str(found), config, read_codec_file(found))
+        return CodecFile(str(path or checkpoint.path), config, _tensors(found), settings)
+    return CodecFile(str(found), config, read_codec_file(found), settings)
 
 
 def _inside(checkpoint: Checkpoint) -> Scan | None:

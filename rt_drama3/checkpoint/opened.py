@@ -25,6 +25,7 @@ from rt_drama3.errors import CheckpointError, ConfigError
 log = logging.getLogger(__name__)
 
 MLX_TYPE = "fish_drama3"
+PREPARED = "rt_drama3.version"  # a value of the files that we write: norms and head are official
 _BANK = re.compile(r"\.mlp\.experts\.[a-z]")  # a stack of experts, which no official file has
 # Those of config.json whose tensors are recognised.
 _METHODS = (
@@ -127,6 +128,8 @@ class Checkpoint:
         """The program whose conventions the tensors follow."""
         found = self.found
         if isinstance(found, GgufScan):
+            if found.header and PREPARED in found.header.values:
+                return Origin.PREPARED
             known = {llama_cpp.ARCHITECTURE: Origin.LLAMA_CPP, AUDIO_CPP: Origin.AUDIO_CPP}
             return known.get(found.architecture or "", Origin.UNKNOWN)
         if self.settings.get("model_type") == MLX_TYPE:
@@ -155,8 +158,8 @@ class Checkpoint:
         )
 
     @cached_property
-    def settled(self) -> tuple[ModelConfig, dict[str, View]]:
-        """``config`` and ``views``, whatever problems the headers have.
+    def numbered(self) -> tuple[ModelConfig, dict[str, View]]:
+        """Sizes and tensors with the experts of each layer from 0; a matrix is one view.
 
         Raises:
             CheckpointError: the tensors do not fit together.
@@ -169,7 +172,16 @@ class Checkpoint:
         config, views = settle_experts(self.declared, adapted.views, metadata)
         for note in adapted.notes:
             log.warning("%s: %s", self.path, note)
-        return with_fp8(config, views)
+        return config, views
+
+    @cached_property
+    def settled(self) -> tuple[ModelConfig, dict[str, View]]:
+        """``config`` and ``views``, whatever problems the headers have.
+
+        Raises:
+            CheckpointError: the tensors do not fit together.
+        """
+        return with_fp8(*self.numbered)
 
     @property
     def config(self) -> ModelConfig:

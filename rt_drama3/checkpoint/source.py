@@ -56,7 +56,7 @@ _WEIGHTS = (".gguf", ".safetensors")
 _HUB_ID = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?::((?!.*\.\.)\w[\w./-]*\.(?:gguf|safetensors)))?")
 _SMALL_FILES = (
     *(CONFIG, CODEC_CONFIG, VOICE, TOKENIZER, CODEC, f"*{CODEC_SAFETENSORS}", INDEX),
-    *("LICENSE*", "README.md"),
+    *("LICENSE*", "LICENCE*", "NOTICE*", "README.md"),
 )
 
 # The hub's client has changed its HTTP library before; a lost connection raises the base class of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rt_drama3.checkpoint import llama_cpp
+from rt_drama3.checkpoint import audio_cpp, llama_cpp
 from rt_drama3.checkpoint.files import CODEC, CODEC_CONFIG, CONFIG, TOKENIZER, read_codec_config
 from rt_drama3.checkpoint.formats import FORMATS, quantize
 from rt_drama3.checkpoint.gguf import Planned, Writer, embedded_files, logical_names
@@ -31,7 +30,6 @@ from rt_drama3.codec.official import folded_codec_state
 from rt_drama3.config import ModelConfig
 
 Tensors = Mapping[str, Tensor]
-_MODEL, _CODEC = "model_weights", "codec_weights"
 _EMBEDDED = (CONFIG, TOKENIZER, CODEC_CONFIG, "LICENSE")
 
 
@@ -50,27 +48,18 @@ def write_audio_cpp(
     stored: dict[str, tuple[Tensor, str]] = {}
     for name, tensor in (tensors if head is None else {**tensors, HEAD: head}).items():
         if ".mlp.experts." not in name:
-            stored[f"{_MODEL}/{name}"] = (tensor, _dense_type(name, tensor))
+            stored[f"{audio_cpp.MODEL}/{name}"] = (tensor, _dense_type(name, tensor))
     for layer, count in enumerate(config.backbone.experts):
         for matrix in EXPERT_MATRICES:
             parts = [tensors[expert_name(layer, expert, matrix)] for expert in range(count)]
-            name = f"{_MODEL}/{layer_prefix(layer)}.mlp.experts.{matrix}.weight"
+            name = f"{audio_cpp.MODEL}/{audio_cpp.bank_name(layer, matrix)}"
             stored[name] = (torch.stack(parts), bank)
     state = torch.load(directory / CODEC, weights_only=True)
     for name, tensor in folded_codec_state(read_codec_config(directory), state).items():
-        for part, rows in _thirds(name, tensor):
-            stored[f"{_CODEC}/{part}"] = (rows, "F16")
-    spec = {"family": "fish_drama3", "tensors": {ns: {"prefix": ns} for ns in (_MODEL, _CODEC)}}
-    values = {
-        ARCHITECTURE: "audiocpp",
-        "general.name": "tiny",
-        "audiocpp.tensor_name_format": "native",
-        "audiocpp.source_format": "packed",
-        "audiocpp.weight_type": bank.lower(),
-        "audiocpp.model_spec.version": 1,
-        "audiocpp.model_spec.family": "fish_drama3",
-        "audiocpp.model_spec.json": json.dumps(spec),
-    }
+        names = audio_cpp.codec_parts(name)
+        for part, rows in zip(names, tensor.chunk(len(names)), strict=True):
+            stored[f"{audio_cpp.CODEC}/{part}"] = (rows, audio_cpp.CODEC_TYPE)
+    values = audio_cpp.file_values("tiny", bank.lower())
     files = {n: directory / n for n in _EMBEDDED if (directory / n).is_file()}
     values |= embedded_files({name: path.read_bytes() for name, path in files.items()})
     for path in (*files.values(), directory / CODEC):
@@ -80,20 +69,11 @@ def write_audio_cpp(
 
 def _dense_type(name: str, tensor: Tensor) -> str:
     """What audio.cpp stores a tensor as: backbone Q8_0, tower F16, small ones F32."""
-    small = ("mlp.gate.", "shared_expert_gate", "in_proj_a", "in_proj_b", "conv1d")
-    if tensor.ndim < 2 or any(part in name for part in small):
+    if audio_cpp.is_small(name, tensor.shape):
         return "F32"
     if name.startswith("audio_decoder"):
         return "F32" if "embedding" in name or ".heads." in name else "F16"
     return "Q8_0"
-
-
-def _thirds(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """Queries, keys and values of the codec's attention apart."""
-    if not name.endswith("attention.wqkv.weight"):
-        return [(name, tensor)]
-    base = name.removesuffix("wqkv.weight")
-    return [(f"{base}{x}_proj.weight", t) for x, t in zip("qkv", tensor.chunk(3), strict=True)]
 
 
 def write_llama_cpp(directory: Path, tensors: Tensors, config: ModelConfig) -> None:

@@ -16,6 +16,7 @@ from rt_drama3.cli import bench, listening, sinks
 from rt_drama3.cli.common import console, show, show_error
 from rt_drama3.cli.doctor import doctor
 from rt_drama3.cli.model import model_app
+from rt_drama3.cli.prepare import prepare
 from rt_drama3.cli.serve import serve
 from rt_drama3.cli.speak import speak
 from rt_drama3.cli.voice import voice_app
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command()(speak)
 app.command()(doctor)
+model_app.command()(prepare)
 app.add_typer(model_app, name="model")
 app.add_typer(voice_app, name="voice")
 app.command()(serve)

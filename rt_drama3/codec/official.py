@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -153,19 +155,44 @@ def load_codec_state(codec: Codec, loaded: object) -> None:
             parameters[slot.target].copy_(slot.build(*parts))
 
 
+@dataclass(frozen=True)
+class FoldedTensor:
+    """A tensor of a codec without weight norm, which is made when it is asked for.
+
+    Attributes:
+        shape: of the tensor.
+        read: makes it, in float32; raises CheckpointError if it is damaged.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+
+
+def folded_codec(config: CodecConfig, loaded: object) -> dict[str, FoldedTensor]:
+    """The tensors of a ``codec.pth`` with weight norm folded, as other containers have it.
+
+    Raises:
+        CheckpointError: tensors are missing.
+    """
+    state = unwrap_codec_state(loaded)
+    folded, missing = {}, list[str]()
+    for source in _sources(codec_slots(config), has_encode_half(config, state)):
+        plain, spelling = source.spelling is Spelling.PLAIN, _spelling(source, state)
+        (name,) = source.stored(Spelling.PLAIN if plain else Spelling.FOLDED)
+        missing += [part for part in source.stored(spelling) if part not in state]
+        folded[name] = FoldedTensor(source.shape, partial(_fetch, state, source, spelling))
+    if missing:
+        raise CheckpointError(f"The codec file lacks {_listing(missing)}. Download it again.")
+    return folded
+
+
 def folded_codec_state(config: CodecConfig, loaded: object) -> dict[str, Tensor]:
-    """The tensors of a ``codec.pth`` in float32 with weight norm folded, as other containers have.
+    """All tensors of ``folded_codec``, in float32.
 
     Raises:
         CheckpointError: tensors are missing, of the wrong shape, or not finite.
     """
-    state = unwrap_codec_state(loaded)
-    folded = {}
-    for source in _sources(codec_slots(config), has_encode_half(config, state)):
-        plain = source.spelling is Spelling.PLAIN
-        (name,) = source.stored(Spelling.PLAIN if plain else Spelling.FOLDED)
-        folded[name] = _fetch(state, source, _spelling(source, state))
-    return folded
+    return {name: tensor.read() for name, tensor in folded_codec(config, loaded).items()}
 
 
 def _sources(slots: Iterable[Slot], encoder: bool) -> Iterable[Source]:

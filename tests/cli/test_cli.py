@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -223,6 +224,25 @@ def test_a_form_that_does_not_exist(tmp_path: Path, form: str) -> None:
     result = runner.invoke(app, ["model", "make-tiny", str(tmp_path / "x"), "--form", form])
     assert f"form {form!r} does not exist; use one of official, int4" in str(result.exception)
     assert not (tmp_path / "x").exists()
+
+
+def test_model_prepare(tmp_path: Path) -> None:
+    folder, out, report = (tmp_path / name for name in ("tiny", "p.gguf", "report.json"))
+    runner.invoke(app, ["model", "make-tiny", str(folder)])
+    words = ["model", "prepare", str(folder), str(out), "--experts", "Q8_0", "--backbone", "q4_k"]
+    result = runner.invoke(app, [*words, "--head", "65", "--report", str(report)])
+    assert result.exit_code == 0, result.output
+    first = result.stdout.splitlines()[1]  # the group with the largest error
+    assert re.match(r"experts, \d+ tensors +q8_0 +[\d.]+ +0\.\d+%", first), first
+    assert f"wrote {out}: 0.00" in result.output
+    assert "backbone: 26 matrices are stored as q8_0 instead of q4_k" in result.output
+    facts = json.loads(report.read_text())
+    assert facts["options"]["head"] == "65"
+    assert facts["groups"][0]["rmse"] == pytest.approx(0.0055, rel=0.2)
+    assert {"name", "source", "type", "shape", "rmse"} <= facts["tensors"][0].keys()
+    assert runner.invoke(app, ["model", "info", str(out)]).exit_code == 0
+    again = runner.invoke(app, words)
+    assert "exists; give another name, or --force" in str(again.exception)
 
 
 def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:

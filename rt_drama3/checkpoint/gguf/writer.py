@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -79,6 +80,11 @@ class Planned:
         return math.prod(self.dims) // columns * FORMATS[self.dtype.lower()].row_bytes(columns)
 
 
+def part_of(path: Path) -> Path:
+    """What a file is called until it is complete."""
+    return path.with_name(f"{path.name}.part")
+
+
 def logical_names(
     names: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[list[str], dict[str, Any]]:
@@ -107,6 +113,16 @@ def embedded_files(files: Mapping[str, bytes]) -> dict[str, Any]:
     }
 
 
+def embedded_texts(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The same for files of text, as strings: some readers make an object of every byte of data.
+
+    Raises:
+        UnicodeDecodeError: one is not UTF-8.
+    """
+    texts = [data.decode("utf-8") for data in files.values()]
+    return {f"{FILES}.names": list(files), f"{FILES}.contents": texts}
+
+
 class Writer:
     """Writes one file. A context manager: the file appears when it is complete.
 
@@ -116,6 +132,8 @@ class Writer:
             holds them), floats (float32), lists of strings, and numpy's numbers and arrays.
         tensors: in the order in which they will be written.
         alignment: of tensors, in bytes.
+        resume: tensors that an earlier writer of the same file has written; None starts from
+            scratch, and leaves nothing behind where the file is not completed.
     """
 
     def __init__(
@@ -124,8 +142,10 @@ class Writer:
         values: Mapping[str, Any],
         tensors: Sequence[Planned],
         alignment: int = DEFAULT_ALIGNMENT,
+        resume: int | None = None,
     ) -> None:
-        self._path, self._part = path, path.with_name(f"{path.name}.part")
+        self._path, self._part = path, part_of(path)
+        self._resume = resume
         self._values = dict(values)
         if alignment != DEFAULT_ALIGNMENT:
             self._values[ALIGNMENT_KEY] = alignment
@@ -133,10 +153,29 @@ class Writer:
         self._next = self._done = 0
         self._file: BinaryIO | None = None
 
+    @cached_property
+    def header(self) -> bytes:
+        """Everything before the data."""
+        return self._header()
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each tensor begins in the file, and where the file ends."""
+        starts = [aligned(len(self.header), self._alignment)]
+        for tensor in self._tensors:
+            starts.append(aligned(starts[-1] + tensor.nbytes, self._alignment))
+        return starts
+
     def __enter__(self) -> Writer:
+        if self._resume:
+            self._file = self._part.open("r+b")
+            self._file.truncate(self.starts[self._resume])
+            self._file.seek(0, os.SEEK_END)
+            self._next = self._resume
+            return self
         self._file = self._part.open("wb")
         try:
-            self._file.write(self._header())
+            self._file.write(self.header)
             self._pad()
         except BaseException:
             self._abandon()
@@ -156,9 +195,16 @@ class Writer:
             return
         if not complete:
             raise ValueError(f"{self._tensors[self._next].name} was not written whole")
+        self.sync()
         assert self._file is not None
         self._file.close()
         os.replace(self._part, self._path)
+
+    def sync(self) -> None:
+        """Returns when what is written so far is on the disk."""
+        assert self._file is not None
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def write(self, data: Tensor | bytes) -> None:
         """Writes the next bytes of the tensor in turn; tensors may come in several parts.
@@ -202,7 +248,8 @@ class Writer:
     def _abandon(self) -> None:
         if self._file is not None:
             self._file.close()
-        self._part.unlink(missing_ok=True)
+        if self._resume is None:
+            self._part.unlink(missing_ok=True)
 
 
 def _bytes(data: Tensor) -> memoryview:
