@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,13 @@ def _no_build_is_left() -> Iterator[None]:
     children = psutil.Process().children(recursive=True)
     left = [child.cmdline() for child in children if "rt_drama3.aot.builder" in child.cmdline()]
     assert not left, "a test started a build of compiled packages; give it step_mode eager"
+
+
+@pytest.fixture(autouse=True)
+def _same_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests without a seed get the same seeds in every run: a take of any length is possible."""
+    draws = random.Random(request.node.nodeid)
+    monkeypatch.setattr("secrets.randbits", draws.getrandbits)
 
 
 @pytest.fixture(scope="session")

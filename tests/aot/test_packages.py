@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
 import numpy as np
 import pytest
 import torch
+from torch._inductor import config as inductor
 
 from rt_drama3.aot import builder as building
 from rt_drama3.aot import checksums, failures, packages
@@ -45,10 +47,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[SpeechModel, C
     """As small as the topology goes: compiling is most of the time here."""
     folder = tmp_path_factory.mktemp("packages") / "tiny"
     settings = {
-        "audio_decoder_config.num_codebooks": 3,
+        "audio_decoder_config.num_codebooks": 2,
         "audio_decoder_config.shared_enrichment_layers": 1,
         "text_config.num_hidden_layers": 2,
         "text_config.layer_types": ["linear_attention", "full_attention"],
+        "codec.post.n_layer": 1,
+        "codec.up": [4],
+        "codec.rates": [32, 16],
     }
     make_tiny(folder, seed=3, settings=settings)
     cpu = torch.device("cpu")
@@ -64,6 +69,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RT_DRAMA3_CACHE", str(cache))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_wrapper() -> Iterator[None]:
+    """The code between the kernels is compiled without optimisation, which saves a third."""
+    with inductor.patch({"aot_inductor.compile_wrapper_opt_level": "O0"}):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from tests.integrations.conftest import run
 from tests.integrations.tools import SENTENCES, Footprint, Watched, assert_same, footprint
 from tests.small import until
 
-UTTERANCES = int(os.environ.get("RT_DRAMA3_UTTERANCES", "10"))
+UTTERANCES = int(os.environ.get("RT_DRAMA3_UTTERANCES", "7"))
 RATE = 16_000
 WARM = 4  # utterances after which everything that is made once has been made
 EVERY = max(1, UTTERANCES // 40)  # utterances between looks, which cost some time each

@@ -13,7 +13,9 @@ import pytest
 import rt_drama3
 from rt_drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
+from rt_drama3.engine.speech import SpeechRequest
 from rt_drama3.scenes.steering import Steering
+from tests.small import admit_all
 
 TEXTS = (
     "The meeting was moved to three in the afternoon.",
@@ -34,19 +36,30 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def voice() -> Drama3:
-    return rt_drama3.load("nano", device="cpu", engine=EngineConfig(step_mode="eager"))
+    rows = len(TEXTS)
+    config = EngineConfig(step_mode="eager", max_streams=rows, guidance_rows=rows)
+    drama = rt_drama3.load("nano", device="cpu", engine=config)
+    admit_all(drama.engine)
+    return drama
 
 
 @cache
 def frames(drama: Drama3, direct: str = "", guidance: float = 0, slower: float = 0) -> int:
     """The number of frames of all texts."""
     steering = [(slow(drama), slower)] if slower else []
-    return sum(
-        drama.generate(
-            f"{direct} {text}".strip(), seed=seed, guidance=guidance, steering=steering
-        ).codes.shape[1]
+    speeches = [
+        drama.engine.open(
+            SpeechRequest(
+                f"{direct} {text}".strip(),
+                seed=seed,
+                guidance=guidance,
+                steering=steering,
+                audio=False,
+            )
+        )
         for seed, text in enumerate(TEXTS)
-    )
+    ]
+    return sum(speech.result().codes.shape[1] for speech in speeches)
 
 
 @cache

@@ -28,7 +28,7 @@ from tests.fuzz.schemas import conversations, drawn
 from tests.server.tools import Place, audio_of, serving
 from tests.small import WAIT, shared_drama, until
 
-ITEMS = int(os.environ.get("RT_DRAMA3_FUZZ", "1000"))
+ITEMS = int(os.environ.get("RT_DRAMA3_FUZZ", "600"))
 SEED = int(os.environ.get("RT_DRAMA3_FUZZ_SEED", "4"))
 DEADLINE = max(180.0, ITEMS / 5)  # seconds; a server that hangs is found, a slow machine is not
 ATTACKERS = 3  # so that one of the engine's four streams is the good client's

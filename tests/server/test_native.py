@@ -232,7 +232,10 @@ def test_references_in_the_message_are_followed(ending: Place) -> None:
 
 @pytest.mark.slow
 def test_20000_characters_to_the_last_sample(ending: Place) -> None:
-    text = ("This is a sentence that is spoken. " * 600)[:20_000]
+    sentence = (
+        "This is a sentence that is spoken and that continues until a segment is nearly full, "
+    )
+    text = (f"{sentence}so that there are not too many of them. " * 200)[:20_000]
     with ending.native() as client:
         client.send("start", final=False)
         for start in range(0, len(text), 997):

@@ -29,8 +29,11 @@ CONTEXT = 64
 
 
 def config_of(**settings: Any) -> ModelConfig:
+    """Two layers of each kind in the tower: tracing takes a second for every few layers."""
     text = {f"text_config.{key}": value for key, value in settings.items()}
-    return parse_model_config(tiny_config(text, 200)[0])
+    audio = {"num_codebooks": 3, "shared_enrichment_layers": 2}
+    tower = {f"audio_decoder_config.{key}": value for key, value in audio.items()}
+    return parse_model_config(tiny_config({**text, **tower}, 200)[0])
 
 
 CONFIGS = {
