@@ -36,6 +36,7 @@ SIZES = {
     "codec.decoder_dim": 32,
     "codec.post.n_layer": 1,
 }
+_FOLDER = tempfile.TemporaryDirectory(prefix="rt-drama3-prepare-")  # goes with the process
 LAYERS = "model.language_model.layers"
 HEAD = "lm_head.weight"
 
@@ -46,7 +47,7 @@ def source(form: str = "official") -> Path:
 
     ``plain`` is the official one without FP8, of which all other forms are made.
     """
-    directory = Path(tempfile.mkdtemp(prefix="rt-drama3-prepare-")) / form
+    directory = Path(_FOLDER.name, form)
     official = "official" if form == "plain" else form
     experts: Literal["fp8", "bf16"] = "fp8" if form == "official" else "bf16"
     make_tiny(directory, form=official, settings=SIZES, shards=None, experts=experts)
