@@ -6,6 +6,7 @@ missing ones, since either means that the model would not compute what its autho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,15 +100,15 @@ def check_numbers(name: str, tensor: Tensor, kind: str) -> None:
         CheckpointError: naming the tensor and the first bad value.
     """
     if tensor.dtype == torch.float8_e4m3fn:
-        # The format has no infinity, and its only NaN has every bit but the sign set.
-        magnitude = tensor.view(torch.uint8) & 0x7F
-        if int(magnitude.max()) < 0x7F:
+        # The format has no infinity, and its only NaN has every bit but the sign set: the largest
+        # of all bytes, with a sign or without.
+        if int(tensor.view(torch.int8).max()) < 0x7F and int(tensor.view(torch.uint8).max()) < 0xFF:
             return
-        bad = magnitude == 0x7F
+        bad = tensor.view(torch.uint8) & 0x7F == 0x7F
     else:
-        # max propagates NaN, and is several times faster than testing every value.
-        finite = bool(tensor.abs().max().isfinite())
-        if finite and (kind != SCALE or not bool((tensor < 0).any())):
+        # Extremes propagate NaN, and are several times faster than testing every value.
+        least, most = (float(extreme) for extreme in torch.aminmax(tensor))
+        if math.isfinite(least) and math.isfinite(most) and (kind != SCALE or least >= 0):
             return
         bad = ~tensor.isfinite() | ((tensor < 0) & (kind == SCALE))
     first = tuple(bad.nonzero()[0].tolist())

@@ -14,7 +14,6 @@ from rt_drama3.checkpoint.filling import Filler, Progress, allocate
 from rt_drama3.checkpoint.inventory import inventory
 from rt_drama3.checkpoint.layouts import Keep, layout_of
 from rt_drama3.checkpoint.opened import Checkpoint, opened
-from rt_drama3.checkpoint.tensors import TensorReader
 from rt_drama3.codec import Codec
 from rt_drama3.config import ModelConfig
 from rt_drama3.errors import ConfigError
@@ -70,8 +69,7 @@ def load_model(
         raise ConfigError(f"experts can stay mapped on a CPU, not on {device}; load without.")
     layout = layout_of(views, config, dtype, keeper(keep, device), apart=mapped)
     model, parts = allocate(layout, device, checkpoint.directory if mapped else None)
-    with TensorReader(checkpoint.directory) as reader, torch.no_grad():
-        Filler(parts, reader, views, specs, progress, device).fill(layout.steps)
+    Filler(parts, checkpoint.directory, views, specs, progress, device).fill(layout.steps)
     return model.eval()
 
 

@@ -247,6 +247,40 @@ def fp8_stack(*shape: int, device: torch.device | str | None) -> Weight:
     return Weight(FP8, shape, (data, torch.empty(blocks, device=device, dtype=torch.float32)))
 
 
+def dequantize_into(
+    region: Tensor, weight: Tensor, scale: Tensor, room: Tensor | None = None
+) -> None:
+    """``dequantize`` of one FP8 matrix without NaN, written where it belongs.
+
+    On a CPU torch converts FP8 one number at a time. The bits of e4m3, moved by seven, are those of
+    a half-precision number that is 256 times smaller, and converting that is several times faster.
+    The factor is a power of two and goes into the scale, so that the result is the same.
+
+    Args:
+        region: ``[rows, columns]`` of any floating dtype.
+        weight, scale: see ``dequantize``.
+        room: bytes of the host to work in, ``6 * 128 * columns`` of them; None allocates some.
+    """
+    rows, columns = weight.shape
+    if weight.device.type != "cpu" or rows % FP8_BLOCK or columns % FP8_BLOCK:
+        region.copy_(dequantize(weight, scale, region.dtype))
+        return
+    codes, factors = weight.view(torch.int8), scale.float().mul(256).unsqueeze(-1)
+    if room is None:
+        room = torch.empty(6 * FP8_BLOCK * columns, dtype=torch.uint8)
+    halves, rest = room.split((2 * FP8_BLOCK * columns, 4 * FP8_BLOCK * columns))
+    bits = halves.view(torch.int16).view(FP8_BLOCK, columns)
+    numbers = rest.view(torch.float32).view(FP8_BLOCK, columns)
+    blocks = numbers.view(FP8_BLOCK, -1, FP8_BLOCK)
+    for number, start in enumerate(range(0, rows, FP8_BLOCK)):
+        some = slice(start, start + FP8_BLOCK)
+        bits.copy_(codes[some])  # the sign is now in all upper bits, one of which is not its own
+        bits.bitwise_left_shift_(7).bitwise_and_(~0x4000)
+        numbers.copy_(bits.view(torch.float16))
+        blocks.mul_(factors[number])
+        region[some].copy_(numbers)
+
+
 def dequantize(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """``W[i, j] = float(q[i, j]) * scale[i // 128, j // 128]`` over the last two dims.
 

@@ -284,7 +284,7 @@ def loading(
         bool, typer.Option("--expand", help="Dequantise the experts at load, as on a CPU.")
     ] = False,
 ) -> None:
-    """Measure the peak memory of loading a checkpoint, in another process (Linux)."""
+    """Measure peak memory and time of loading a checkpoint, in another process (Linux)."""
     from rt_drama3_bench.local import loading
 
     loading.loading(result, folder, expand)

@@ -1,17 +1,21 @@
-"""Scenario ``loading``: the memory that loading a checkpoint needs.
+"""Scenario ``loading``: the memory and the time that loading a checkpoint needs.
 
-Makes a random checkpoint of 4.6 GB (four layers of the official size, FP8 experts), loads it in a
-process of its own and compares the peak with what stays resident. Linux only: it reads ``/proc``.
+Makes a random checkpoint of 4.6 GB (four layers of the official size, FP8 experts) and loads it in
+a process of its own. The peak is compared with what stays resident; the time with that of reading
+the files' bytes once and of filling as much new memory as the model has. Linux only: it reads
+``/proc``.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from rt_drama3.checkpoint import load_model, make_tiny, read_config
+from rt_drama3.checkpoint import Checkpoint, load_model, make_tiny
+from rt_drama3.checkpoint.filling import CHUNK_BYTES
 from rt_drama3_bench import worker
 from rt_drama3_bench.local.sizes import AUDIO, OFFICIAL, TEXT
 from rt_drama3_bench.result import Result
@@ -30,8 +34,22 @@ def memory() -> dict[str, int]:
     return {name: int(value.split()[0]) * 1024 for name, value in found.items()}
 
 
+def plain_copy(files: Sequence[Path], nbytes: int) -> tuple[float, float]:
+    """Seconds, and CPU seconds, of reading files and filling new memory, on one thread."""
+    started, busy = time.monotonic(), time.process_time()
+    buffer = bytearray(CHUNK_BYTES)
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    source = torch.frombuffer(buffer, dtype=torch.uint8)
+    for part in torch.empty(nbytes, dtype=torch.uint8).split(len(source)):
+        part.copy_(source[: len(part)])
+    return time.monotonic() - started, time.process_time() - busy
+
+
 def measure(folder: Path, keep_fp8: bool) -> dict[str, float]:
-    """Loads the checkpoint on one thread; figures in gigabytes, and seconds."""
+    """Loads the checkpoint; figures in gigabytes, and seconds."""
     torch.set_num_threads(1)
     before, peak = memory(), 0
 
@@ -39,19 +57,33 @@ def measure(folder: Path, keep_fp8: bool) -> dict[str, float]:
         nonlocal peak
         peak = max(peak, memory()["RssAnon"])
 
-    started = time.monotonic()
+    started, busy = time.monotonic(), time.process_time()
+    checkpoint = Checkpoint(folder)
     model = load_model(
-        folder, read_config(folder), torch.device("cpu"), torch.bfloat16, watch, keep=keep_fp8
+        checkpoint,
+        checkpoint.config,
+        torch.device("cpu"),
+        torch.bfloat16,
+        watch,
+        keep=keep_fp8,
     )
-    seconds = time.monotonic() - started
+    seconds, cpu = time.monotonic() - started, time.process_time() - busy
     resident = sum(p.nbytes for p in model.parameters())
-    return {
-        "files": sum(f.stat().st_size for f in folder.glob("*.safetensors")) / 1e9,
+    figures = {
         "resident": resident / 1e9,
         "one layer": sum(p.nbytes for p in model.backbone.layers[0].parameters()) / 1e9,
         "anonymous peak beyond resident": (peak - before["RssAnon"] - resident) / 1e9,
         "peak beyond resident": (memory()["VmHWM"] - before["VmHWM"] - resident) / 1e9,
+    }
+    del model
+    files = sorted(folder.glob("*.safetensors"))
+    copied, copying = plain_copy(files, resident)
+    return figures | {
+        "files": sum(f.stat().st_size for f in files) / 1e9,
         "seconds to load": seconds,
+        "CPU seconds to load": cpu,
+        "seconds to read and copy": copied,
+        "CPU seconds to read and copy": copying,
     }
 
 
@@ -67,8 +99,9 @@ def loading(result: Result, folder: Path, expand: bool = False) -> None:
         make_tiny(folder, settings=SETTINGS, shards=8, codec="decode")
     figures = worker.run(measure, folder, not expand)
     result.facts |= {
-        name if name == "seconds to load" else f"{name}, GB": value
-        for name, value in figures.items()
+        name if "seconds" in name else f"{name}, GB": value for name, value in figures.items()
     }
     beyond, layer = figures["peak beyond resident"], figures["one layer"]
     result.judge("peak beyond the resident model, GB", beyond, layer)
+    ratio = figures["seconds to load"] / figures["seconds to read and copy"]
+    result.judge("time to load over reading and copying", ratio, 1.5)
