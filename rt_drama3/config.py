@@ -14,6 +14,10 @@ from typing import Any, TypeGuard
 
 from rt_drama3.errors import RequestError
 
+# Numbers of the largest model whose step is compiled for a CPU; beyond, arithmetic is not what
+# takes the time, and matrices stay as they are stored.
+LARGEST_COMPILED = 1_000_000_000
+
 
 @dataclass(frozen=True)
 class AttentionShape:

@@ -26,16 +26,16 @@ import filelock
 import torch
 
 from rt_drama3.aot import failures, packages
-from rt_drama3.aot.checksums import published
 from rt_drama3.aot.codec import build_codec, codec_package
 from rt_drama3.aot.step import build_step, step_package
 from rt_drama3.codec import Codec
-from rt_drama3.config import CodecConfig, ModelConfig
+from rt_drama3.config import LARGEST_COMPILED, CodecConfig, ModelConfig
 from rt_drama3.errors import ConfigError
 from rt_drama3.model import SpeechModel
 from rt_drama3.model.weights import is_plain, matrices
+from rt_drama3.system.checksums import published
+from rt_drama3.system.compiling import compiler
 
-LARGEST_MODEL = 1_000_000_000  # parameters; beyond, a CPU is not realtime even when compiled
 POLL = 2.0  # seconds between checks of a build in another process
 TURN = 0.2  # seconds between attempts to take the turn from another builder
 # Errors of programs that ran out of something, as text: the compiler reports no error number.
@@ -114,7 +114,7 @@ class PackageBuilder:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = failures.folder() / "build.log"
         self.obstacle: str | None = None
-        if sum(p.numel() for p in model.parameters()) > LARGEST_MODEL:
+        if sum(p.numel() for p in model.parameters()) > LARGEST_COMPILED:
             self.obstacle = "the model is too large for a realtime step on a CPU"
         elif not all(is_plain(matrix) for _, matrix in matrices(model)):
             self.obstacle = "matrices stay as they are stored; the compiled step is for plain ones"
@@ -125,7 +125,7 @@ class PackageBuilder:
             self._find_compiler()
 
     def _find_compiler(self) -> None:
-        if not self.ready() and failures.compiler() is None:
+        if not self.ready() and compiler() is None:
             self.obstacle = "no C++ compiler was found; install g++ or clang for a faster step"
 
     def steps(self) -> tuple[int, ...]:
@@ -269,7 +269,7 @@ def _runner_settled() -> bool:
     """Whether the runner exists or cannot be built: packages work without it."""
     path = packages.runner_path()
     failed = failures.failure(path) is not None
-    return published(path) or failed or failures.compiler() is None
+    return published(path) or failed or compiler() is None
 
 
 def _build_runner() -> None:

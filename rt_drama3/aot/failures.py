@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 import zipfile
 from pathlib import Path
 
-from rt_drama3.aot.checksums import DamagedFileError, sidecar, verify
 from rt_drama3.errors import ConfigError
+from rt_drama3.system.checksums import DamagedFileError, sidecar, verify
+from rt_drama3.system.compiling import compiler
 from rt_drama3.system.paths import cache_dir
 
 FAILED, DISCARDED = ".failed", ".discarded"
@@ -26,13 +26,6 @@ _UNREADABLE = (OSError, ValueError, TypeError, KeyError, OverflowError, Recursio
 def folder() -> Path:
     """Returns the folder of the packages and their records."""
     return cache_dir() / "packages"
-
-
-def compiler() -> str | None:
-    """The C++ compiler that a build would use, or None; only ``$CXX`` where that is set."""
-    named = os.environ.get("CXX")
-    candidates = [named] if named else ["g++", "clang++", "cl"]
-    return next((found for c in candidates if (found := shutil.which(c))), None)
 
 
 def record(path: Path, reason: str) -> None:

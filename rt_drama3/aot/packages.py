@@ -15,7 +15,6 @@ import hashlib
 import json
 import logging
 import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +26,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rt_drama3.aot import failures
-from rt_drama3.aot.checksums import DamagedFileError, publish, published, verify
-from rt_drama3.aot.failures import compiler, folder
+from rt_drama3.aot.failures import folder
+from rt_drama3.system.checksums import DamagedFileError, publish, published, verify
+from rt_drama3.system.compiling import compile_library
 from rt_drama3.system.machine import processor_name
 
 log = logging.getLogger(__name__)
@@ -186,29 +186,16 @@ def build_runner() -> None:
     Raises:
         OSError, subprocess.SubprocessError: there is no compiler, or it failed.
     """
-    program = compiler()
-    if program is None or Path(program).stem == "cl":
-        raise OSError("no g++ or clang++ found")
-    target = runner_path()
-    target.parent.mkdir(parents=True, exist_ok=True)
     home = Path(torch.__file__).parent
     includes = (home / "include", home / "include/torch/csrc/api/include")
     undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
     abi = int(torch.compiled_with_cxx11_abi())
-    with tempfile.TemporaryDirectory(dir=target.parent) as work:
-        made = Path(work) / target.name
-        subprocess.run(
-            [
-                *(program, "-O1", "-std=c++20", "-w", "-shared", "-fPIC", str(_RUNNER_SOURCE)),
-                *("-o", str(made), f"-D_GLIBCXX_USE_CXX11_ABI={abi}"),
-                *(f"-I{path}" for path in includes),
-                *(f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10", *undefined),
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        publish(made, target)
+    options = [
+        *("-O1", "-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"),
+        *(f"-I{path}" for path in includes),
+        *(f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10", *undefined),
+    ]
+    compile_library(_RUNNER_SOURCE, runner_path(), options)
 
 
 @functools.cache

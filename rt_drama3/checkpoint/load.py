@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -15,10 +16,10 @@ from rt_drama3.checkpoint.inventory import inventory
 from rt_drama3.checkpoint.layouts import Keep, layout_of
 from rt_drama3.checkpoint.opened import Checkpoint, opened
 from rt_drama3.codec import Codec
-from rt_drama3.config import ModelConfig
+from rt_drama3.config import LARGEST_COMPILED, ModelConfig
 from rt_drama3.errors import ConfigError
 from rt_drama3.model import SpeechModel
-from rt_drama3.model.kernels import registry
+from rt_drama3.model.kernels import native, registry
 
 
 def read_config(place: Path | Checkpoint) -> ModelConfig:
@@ -49,7 +50,8 @@ def load_model(
         dtype: dtype of matrices and activations; norms and gates are float32.
         progress: called with bytes done and bytes in all.
         keep: which quantised matrices stay as they are stored: None those that the device has a
-            kernel for (``model.kernels.registry``), True all that can, False none. The others
+            kernel for (``model.kernels.registry``; on a CPU, in models of more than a billion
+            numbers), True all that can, False none. The others
             become plain numbers here.
         mapped: on a CPU, let experts that stay as they are stored also stay in their file, where
             one matrix of all experts of a layer lies there in one piece. Their numbers are not
@@ -67,17 +69,24 @@ def load_model(
     compare(views, specs).require_none(checkpoint.path, checkpoint.advice)
     if mapped and device.type != "cpu":
         raise ConfigError(f"experts can stay mapped on a CPU, not on {device}; load without.")
-    layout = layout_of(views, config, dtype, keeper(keep, device), apart=mapped)
+    layout = layout_of(views, config, dtype, keeper(keep, device, config), apart=mapped)
     model, parts = allocate(layout, device, checkpoint.directory if mapped else None)
     Filler(parts, checkpoint.directory, views, specs, progress, device).fill(layout.steps)
     return model.eval()
 
 
-def keeper(keep: bool | None, device: torch.device) -> Keep:
-    """Which formats stay as they are stored; see ``load_model``."""
-    if keep is None:
-        return lambda format, use: registry.reads(format, device, use)
-    return lambda format, use: keep
+def keeper(keep: bool | None, device: torch.device, config: ModelConfig) -> Keep:
+    """Which formats stay as they are stored; see ``load_model``.
+
+    On a CPU they do in large models alone: smaller ones are compiled, from plain matrices.
+    """
+    if keep is not None:
+        return lambda format, use: keep
+    if device.type == "cpu":
+        numbers = sum(math.prod(spec.shape) for spec in inventory(config).values())
+        if numbers <= LARGEST_COMPILED or not native.load():
+            return lambda format, use: False
+    return lambda format, use: registry.reads(format, device, use)
 
 
 def load_codec(place: Path | Checkpoint, device: torch.device | str, dtype: torch.dtype) -> Codec:

@@ -58,7 +58,7 @@ def residence(
     """
     config, views = checkpoint.config, checkpoint.views
     compare(views, inventory(config)).require_none(checkpoint.path, checkpoint.advice)
-    layout = layout_of(views, config, dtype, keeper(keep, device))
+    layout = layout_of(views, config, dtype, keeper(keep, device, config))
     groups = {name: Residence() for name in GROUPS}
     for step in layout.steps:
         _add_stored(groups[_group(step.target)], step, layout)

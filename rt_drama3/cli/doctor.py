@@ -129,7 +129,7 @@ def _cuda() -> Iterable[Finding]:
 
 
 def _compiler() -> Iterable[Finding]:
-    from rt_drama3.aot.failures import compiler
+    from rt_drama3.system.compiling import compiler
 
     path = compiler()
     if path is not None:

@@ -110,6 +110,10 @@ class Weight(nn.Module):
         kernel = registry.find(self.format.name, x)
         if kernel is not None and kernel.product is not None:
             return kernel.product(x, self, index)
+        return self.plain_product(x, index)
+
+    def plain_product(self, x: Tensor, index: int | None = None) -> Tensor:
+        """``product`` without a kernel."""
         parts = [F.linear(x, tile.to(x.dtype)) for tile in self.tiles(index)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt_drama3.aot import checksums, failures
+from rt_drama3.aot import failures
 from rt_drama3.aot.failures import KEPT, discard, failure, record, records
+from rt_drama3.system import checksums
 
 
 @pytest.fixture

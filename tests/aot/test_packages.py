@@ -20,7 +20,7 @@ import torch
 from torch._inductor import config as inductor
 
 from rt_drama3.aot import builder as building
-from rt_drama3.aot import checksums, failures, packages
+from rt_drama3.aot import failures, packages
 from rt_drama3.aot.builder import PackageBuilder
 from rt_drama3.aot.codec import CompiledCodec, build_codec, codec_package
 from rt_drama3.aot.step import CompiledStep, build_step, step_package
@@ -33,12 +33,14 @@ from rt_drama3.engine.step_runner import make_step
 from rt_drama3.errors import ConfigError
 from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel
+from rt_drama3.system import checksums
+from rt_drama3.system.compiling import compiler
 
 FRAMES = 200
 SETTINGS = {"greedy": SamplingConfig(0, 0), "sampled": SamplingConfig(0.9, 0.8, top_k=40)}
 
 needs_compiler = pytest.mark.skipif(
-    failures.compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
+    compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
 )
 
 
@@ -81,7 +83,7 @@ def _quick_wrapper() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _runner(cache: Path) -> None:
     """Packages are loaded through the runner, as they are once a build has finished."""
-    if failures.compiler() is not None:
+    if compiler() is not None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RT_DRAMA3_CACHE", str(cache))
             packages.build_runner()
@@ -513,7 +515,7 @@ def test_a_missing_runner_is_built_although_the_packages_are_there(
     """As after an update that changed the runner alone; one that cannot be built is skipped."""
     monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
     builder = PackageBuilder(*checkpoint, (1,), (1,))
-    if failures.compiler() is None:
+    if compiler() is None:
         pytest.skip("needs a C++ compiler")
     for path, _ in builder.recipe.jobs():
         publish(path, b"")

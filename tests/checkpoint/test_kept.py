@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rt_drama3.checkpoint import load_model, make_tiny, read_config
+from rt_drama3.checkpoint import load, load_model, make_tiny, read_config
 from rt_drama3.checkpoint.opened import Checkpoint
 from rt_drama3.checkpoint.residence import AS_STORED, residence
 from rt_drama3.checkpoint.stored import Stored
 from rt_drama3.checkpoint.tensors import Entry, TensorReader
 from rt_drama3.errors import CheckpointError, ConfigError
 from rt_drama3.model import SpeechModel
-from rt_drama3.model.kernels import registry
+from rt_drama3.model.kernels import native, registry
 from rt_drama3.model.kernels.registry import Kernel
 from rt_drama3.model.ops import linear
 from rt_drama3.model.weights import Rows, Weight, matrices
@@ -165,6 +165,8 @@ def test_a_kernel_takes_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return x.new_zeros(*chosen.shape, x.shape[1])
 
     monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    monkeypatch.setattr(native, "load", lambda: True)
+    monkeypatch.setattr(load, "LARGEST_COMPILED", 0)
     assert not dict(weights(loaded(folder / "mlx3")))
     registry.register("affine3", "cpu", Kernel(product=multiply))
     cpu = torch.device("cpu")
