@@ -91,16 +91,20 @@ def prepare(
         source, revision, codec=codec, tensor_map=tensor_map, head_order=head_order
     )
     columns = (DownloadColumn(), TimeRemainingColumn())
-    with common.progress_bar(f"preparing {out}", *columns) as update:
-        made = make(
-            opened,
-            out,
-            recipe,
-            licence=licence,
-            threads=threads,
-            force=force,
-            progress=update,
-        )
+    try:
+        with common.progress_bar(f"preparing {out}", *columns) as update:
+            made = make(
+                opened,
+                out,
+                recipe,
+                licence=licence,
+                threads=threads,
+                force=force,
+                progress=update,
+            )
+    except (KeyboardInterrupt, SystemExit):
+        common.show("interrupted; the same command continues where it was")
+        raise
     if report is not None:
         report.write_text(json.dumps(made.facts(), indent=1) + "\n", encoding="utf-8")
     Console().print(_table(made))

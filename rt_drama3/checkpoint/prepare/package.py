@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -73,22 +74,11 @@ def prepare(
     lock = Path(f"{part_of(out)}.lock")
     try:
         with filelock.FileLock(lock, timeout=0):
-            finished = [] if force else _finished(package, journal, out)
-            _check_space(package, out)
-            if not finished:
-                journal.begin()
-            with package.writer(out, len(finished)) as writer:
-                write_tensors(
-                    writer,
-                    package.targets,
-                    finished,
-                    journal,
-                    checkpoint.directory,
-                    threads=threads or min(usable_cores(), _MOST_THREADS),
-                    progress=progress,
-                )
-            journal.remove()
-        lock.unlink(missing_ok=True)
+            try:
+                finished = _write(checkpoint, package, journal, out, threads, force, progress)
+            finally:
+                with contextlib.suppress(OSError):  # on Windows it goes when it is released
+                    lock.unlink()
     except filelock.Timeout as error:
         raise CheckpointError(f"{out} is being made by another process; wait for it.") from error
     except OSError as error:
@@ -97,6 +87,34 @@ def prepare(
             "give the same command again to continue."
         ) from error
     return _report(package, finished, recipe, out)
+
+
+def _write(
+    checkpoint: Checkpoint,
+    package: _Package,
+    journal: Journal,
+    out: Path,
+    threads: int | None,
+    force: bool,
+    progress: Progress | None,
+) -> list[Squares]:
+    """Writes what is not finished; returns the errors of all tensors."""
+    finished = [] if force else _finished(package, journal, out)
+    _check_space(package, out)
+    if not finished:
+        journal.begin()
+    with package.writer(out, len(finished)) as writer:
+        write_tensors(
+            writer,
+            package.targets,
+            finished,
+            journal,
+            checkpoint.directory,
+            threads=threads or min(usable_cores(), _MOST_THREADS),
+            progress=progress,
+        )
+    journal.remove()
+    return finished
 
 
 @dataclass(frozen=True)

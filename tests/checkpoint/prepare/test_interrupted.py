@@ -74,7 +74,7 @@ def test_continuing(
     out = tmp_path / "package.gguf"
     made = count_tiles(monkeypatch)
     stop_after(share, out)
-    assert not out.exists()
+    assert names_in(tmp_path) == {"package.gguf.part", "package.gguf.part.json"}
     first = made[0]
     made.clear()
     seen: list[int] = []
