@@ -102,13 +102,15 @@ def check_numbers(name: str, tensor: Tensor, kind: str) -> None:
     if tensor.dtype == torch.float8_e4m3fn:
         # The format has no infinity, and its only NaN has every bit but the sign set: the largest
         # of all bytes, with a sign or without.
-        if int(tensor.view(torch.int8).max()) < 0x7F and int(tensor.view(torch.uint8).max()) < 0xFF:
+        kinds = (torch.int8, torch.uint8)
+        most = torch.stack([tensor.view(kind).max().int() for kind in kinds]).tolist()
+        if most[0] < 0x7F and most[1] < 0xFF:
             return
         bad = tensor.view(torch.uint8) & 0x7F == 0x7F
     else:
         # Extremes propagate NaN, and are several times faster than testing every value.
-        least, most = (float(extreme) for extreme in torch.aminmax(tensor))
-        if math.isfinite(least) and math.isfinite(most) and (kind != SCALE or least >= 0):
+        ends = torch.stack(torch.aminmax(tensor)).tolist()
+        if all(map(math.isfinite, ends)) and (kind != SCALE or ends[0] >= 0):
             return
         bad = ~tensor.isfinite() | ((tensor < 0) & (kind == SCALE))
     first = tuple(bad.nonzero()[0].tolist())
