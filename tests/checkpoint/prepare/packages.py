@@ -50,7 +50,9 @@ def source(form: str = "official") -> Path:
     directory = Path(_FOLDER.name, form)
     official = "official" if form == "plain" else form
     experts: Literal["fp8", "bf16"] = "fp8" if form == "official" else "bf16"
-    make_tiny(directory, form=official, settings=SIZES, shards=None, experts=experts)
+    make_tiny(
+        directory, form=official, settings=SIZES, codec="decode", shards=None, experts=experts
+    )
     return directory
 
 

@@ -133,6 +133,8 @@ def test_the_file_is_complete(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     for name in ("LICENSE", "NOTICE", "LICENSE-CODE.txt", "tokenizer.json", "codec_config.json"):
         assert read_embedded(found, name) == (place / name).read_bytes()
     assert "training.json" not in found.embedded
+    assert found.header is not None
+    assert json.loads(found.header.string("rt_drama3.options") or "")["head"] == "65"
     opened = Checkpoint(out)
     assert load_tokenizer(opened.files, opened.config).get_vocab_size() == 351
     ours, theirs = (load_codec(each, "cpu", torch.float32) for each in (out, place))

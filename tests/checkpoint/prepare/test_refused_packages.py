@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from rt_drama3.checkpoint import Checkpoint, make_tiny
-from rt_drama3.checkpoint.prepare import Recipe, prepare
 from rt_drama3.errors import CheckpointError, ConfigError
 from tests.checkpoint.conftest import rewrite
 from tests.checkpoint.prepare.packages import SIZES, packed, source
@@ -127,11 +125,3 @@ def test_sources(
     with pytest.raises(CheckpointError, match=message):
         packed(tmp_path / "package.gguf", place, **options)
     assert not (tmp_path / "package.gguf").exists()
-
-
-def test_every_option_is_in_the_file(tmp_path: Path) -> None:
-    """What was done to the weights is said in the file itself."""
-    out = tmp_path / "package.gguf"
-    recipe = Recipe(experts="q3_k")
-    prepare(Checkpoint(source()), out, recipe)
-    assert re.search(rb'"experts": "q3_k"', out.read_bytes()[:2_000_000])
