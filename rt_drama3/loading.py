@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,14 +10,17 @@ from pathlib import Path
 import torch
 
 from rt_drama3 import checkpoint
+from rt_drama3.checkpoint.residence import residence
 from rt_drama3.codec import Codec
-from rt_drama3.config import ModelConfig, SamplingConfig, SegmentConfig
+from rt_drama3.config import LARGEST_COMPILED, ModelConfig, SamplingConfig, SegmentConfig
 from rt_drama3.errors import ConfigError, DeviceError
 from rt_drama3.model import SpeechModel
 from rt_drama3.scenes.references import References
 from rt_drama3.scenes.steering import SteeringStore
-from rt_drama3.system.machine import compute_cores
+from rt_drama3.system.machine import compute_cores, memory
 from rt_drama3.text.prompt import PromptBuilder
+
+log = logging.getLogger(__name__)
 
 SMALL_MODEL = 50_000_000  # parameters; below, one CPU thread beats several (spin barriers)
 FLOAT32_MODEL = 1_000_000_000  # parameters; below, float32 is affordable on a CPU
@@ -93,7 +97,8 @@ def load_model(
         threads = pick_threads(parameters, torch.get_num_threads())
     # The codec first: its file is held whole for a moment, which the language model then outgrows.
     spoken = checkpoint.load_codec(found, where, torch.float32 if where.type == "cpu" else kind)
-    model = checkpoint.load_model(found, config, where, kind, progress)
+    mapped = parameters > LARGEST_COMPILED and exceeds_memory(found, where, kind)
+    model = checkpoint.load_model(found, config, where, kind, progress, mapped=mapped)
     voice = checkpoint.read_voice_config(found.files)
     tokenizer = checkpoint.load_tokenizer(found.files, config)
     threads = threads if where.type == "cpu" else None
@@ -107,6 +112,23 @@ def load_model(
         segments=voice.segments,
         threads=threads,
     )
+
+
+def exceeds_memory(found: checkpoint.Checkpoint, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a model for a CPU needs more than the free memory: its experts then stay mapped."""
+    free = memory().free
+    if device.type != "cpu" or free is None:
+        return False
+    needed = sum(group.nbytes for group in residence(found, device, dtype).values())
+    if needed <= free:
+        return False
+    log.warning(
+        "the model needs %.1f GB and %.1f GB of memory are free: experts that can be used as they "
+        "are stored stay in their file, and are read when they are chosen",
+        needed / 1e9,
+        free / 1e9,
+    )
+    return True
 
 
 def pick_device(name: str) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from rt_drama3 import loading
 from rt_drama3.checkpoint import load, load_model, make_tiny, read_config
 from rt_drama3.checkpoint.opened import Checkpoint
 from rt_drama3.checkpoint.residence import AS_STORED, residence
@@ -22,7 +24,12 @@ from rt_drama3.model.kernels import native, registry
 from rt_drama3.model.kernels.registry import Kernel
 from rt_drama3.model.ops import linear
 from rt_drama3.model.weights import Rows, Weight, matrices
+from rt_drama3.system.compiling import compiler
+from rt_drama3.system.machine import Memory
 
+needs_compiler = pytest.mark.skipif(
+    compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
+)
 FORMS = ("gguf-q4_k", "int4", "nvfp4", "mlx3", "comfy")
 
 
@@ -138,6 +145,28 @@ def test_experts_can_stay_mapped(form: str, folder: Path, monkeypatch: pytest.Mo
 
 def _storage(weight: Weight) -> int:
     return weight.data.untyped_storage().nbytes()
+
+
+@needs_compiler
+def test_experts_stay_mapped_where_memory_is_short(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("RT_DRAMA3_CACHE", str(tmp_path))
+    monkeypatch.setattr(registry, "_KERNELS", dict(registry._KERNELS))
+    monkeypatch.setattr(native, "load", native.load.__wrapped__)
+    for module in (load, loading):
+        monkeypatch.setattr(module, "LARGEST_COMPILED", 0)
+    for free, mapped in ((1 << 40, False), (1 << 20, True)):
+        monkeypatch.setattr(loading, "memory", partial(Memory, free=free))
+        caplog.clear()
+        model = loading.load_model(folder / "gguf-q4_k", device="cpu", dtype="float32").model
+        down = model.backbone.layers[0].moe.down
+        assert isinstance(down, Weight)
+        assert (_storage(down) > down.data.nbytes) is mapped  # the whole file
+        assert ("stay in their file" in caplog.text) is mapped
 
 
 def test_experts_that_lie_apart_are_read(folder: Path) -> None:
