@@ -112,7 +112,8 @@ def read_engine_config(
     """Engine settings from a TOML file, then ``RT_DRAMA3_<NAME>`` variables, then keywords.
 
     Args:
-        path: a TOML file with settings in its ``[engine]`` table or at the top level.
+        path: a TOML file with settings in its ``[engine]`` table or, without one, at the top level;
+            the server's tables are ignored.
         environment: None is the process's.
         overrides: settings that win; None and empty lists are left out.
 
@@ -120,8 +121,8 @@ def read_engine_config(
         ConfigError: the file cannot be read, a name is unknown, or a value cannot be used.
     """
     tables = read_toml(path)
-    table = tables.get("engine", tables)
+    top = {name: value for name, value in tables.items() if name not in ("server", "limits")}
     values, origin = read_settings(
-        EngineConfig, table, path, ENVIRONMENT_PREFIX, environment, overrides
+        EngineConfig, tables.get("engine", top), path, ENVIRONMENT_PREFIX, environment, overrides
     )
     return EngineConfig(**values, origin=origin)

@@ -58,6 +58,19 @@ def test_other_tables_are_ignored(tmp_path: Path) -> None:
     assert read(written(tmp_path, "[server]\nport = 1\n[engine]\nmax_queue = 3\n")).max_queue == 3
 
 
+@pytest.mark.parametrize("table", ["[server]\nport = 1\n", "[limits]\nreferences = 2\n"])
+def test_a_file_for_the_server_alone_has_no_settings_of_the_engine(
+    tmp_path: Path, table: str
+) -> None:
+    assert read(written(tmp_path, table)) == EngineConfig()
+    assert read(written(tmp_path, "max_queue = 3\n" + table)).max_queue == 3
+
+
+def test_a_misspelt_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'sever'"):
+        read(written(tmp_path, "[sever]\nport = 1\n"))
+
+
 def test_the_environment_wins_over_the_file_and_arguments_over_both(tmp_path: Path) -> None:
     path = written(tmp_path, "max_streams = 2\nmax_queue = 2\ncontext = 222\n")
     environment = {"RT_DRAMA3_MAX_STREAMS": "3", "RT_DRAMA3_MAX_QUEUE": "3", "MAX_STREAMS": "9"}

@@ -317,6 +317,29 @@ def test_closed_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         next(cli._standard_input("line"))
 
 
+def test_a_pipe_to_closed_standard_output_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["Hello there.", "--out", "-"])
+    assert ended.value.code == 2
+    assert "standard output is closed; open it, or write to a file." in capsys.readouterr().err
+
+
+def test_closed_streams_lose_reports_alone(
+    ending: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(URL_VARIABLE, ending.url)
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    out = tmp_path / "x.wav"
+    assert main(["Hello there.", "--out", str(out)]) == 0
+    assert out.stat().st_size > 44
+    assert main(["Hello there.", "--out", str(out), "--json"]) == 0
+    assert main(["--models"]) == 0
+
+
 def test_text_that_the_locale_could_not_decode_is_an_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -154,6 +154,8 @@ def _format(options: argparse.Namespace) -> str:
             raise UsageError(f"--format {requested} cannot be played; add --out FILE.")
         return "pcm"
     if options.out == "-":
+        if sys.stdout is None:
+            raise UsageError("standard output is closed; open it, or write to a file.")
         return requested or "wav"
     if requested is None:
         return format_of(options.out)
@@ -229,9 +231,8 @@ def _report(options: argparse.Namespace, speech: Speech) -> int:
         "server": dict(timings.server),
     }
     if options.json:
-        file = sys.stderr if options.out == "-" else sys.stdout
-        file.write(json.dumps(facts) + "\n")
-        return 0
+        shown = json.dumps(facts)
+        return _print_stderr(shown, 0) if options.out == "-" else _print_stdout(shown)
     if first is None:
         return _print_stderr("the text had no speakable content", 0)
     what = "spoke" if options.out in (None, "-") else f"wrote {options.out}:"
@@ -257,8 +258,7 @@ def _measure(options: argparse.Namespace, settings: Settings, requested: dict[st
     )
     report = asyncio.run(work)
     shown = json.dumps(report.as_json()) if options.json else report.table()
-    sys.stdout.write(shown + "\n")
-    return 0
+    return _print_stdout(shown)
 
 
 def _list(options: argparse.Namespace, settings: Settings) -> int:
@@ -266,8 +266,7 @@ def _list(options: argparse.Namespace, settings: Settings) -> int:
         lines = client.models() if options.models else []
         if options.voices:
             lines += [f"{voice.name}  {voice.seconds:.1f} s" for voice in client.voices()]
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0
+    return _print_stdout("\n".join(lines)) if lines else 0
 
 
 def _standard_input(by: str) -> Iterator[Part]:
@@ -306,6 +305,13 @@ def _terminated(*_: object) -> None:
     sys.exit(143)
 
 
+def _print_stdout(text: str) -> int:
+    if sys.stdout is not None:  # it is where the process was started with it closed
+        sys.stdout.write(text + "\n")
+    return 0
+
+
 def _print_stderr(message: str, code: int) -> int:
-    sys.stderr.write(message + "\n")
+    if sys.stderr is not None:
+        sys.stderr.write(message + "\n")
     return code
