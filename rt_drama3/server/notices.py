@@ -10,14 +10,19 @@ from rt_drama3.text.normalize import has_markup, normalize
 CHECKED = 2000  # characters of a text that are checked
 MAX_BRACKETS = 3
 MAX_NOTICE = 160  # characters
+UNKNOWN_SCRIPT = "words in a script that this model does not know are left out."
+_FOREIGN = re.compile(r"[^\W\d_\0-\u024f]+")  # words without a Latin letter
 _BRACKETS = re.compile(r"\[[^\[\]]*\w[^\[\]]*\]")
 
 
 def normalization_notices(text: str, tokenizer: Tokenizer) -> list[str]:
-    """What normalisation leaves out, and brackets that the tokenizer has no tokens for."""
-    if not has_markup(text):
+    """What normalisation leaves out, and brackets and words without tokens."""
+    if not (has_markup(text) or _FOREIGN.search(text)):
         return []
     said, notices = normalize(text[:CHECKED])
+    words = list(dict.fromkeys(_FOREIGN.findall(_BRACKETS.sub("", said))))[:MAX_BRACKETS]
+    if any(not tokenizer.encode(word).ids for word in words):
+        notices += (UNKNOWN_SCRIPT,)
     brackets = list(dict.fromkeys(_BRACKETS.findall(said)))[:MAX_BRACKETS]
     unknown = [found for found in brackets if not tokenizer.encode(found).ids]
     notices += tuple(f"{found} is not spoken: this model does not know it." for found in unknown)

@@ -21,7 +21,7 @@ from rt_drama3.scenes.best_of import duration_sanity, rank
 from rt_drama3.server.config import ServerConfig
 from rt_drama3.server.conversion import Converter
 from rt_drama3.server.metrics import Metrics
-from rt_drama3.server.notices import normalization_notices
+from rt_drama3.server.notices import UNKNOWN_SCRIPT, normalization_notices
 from rt_drama3.server.references.clips import ClipReader
 from rt_drama3.server.references.fetch import Fetcher
 from rt_drama3.server.references.voice_choice import ChosenVoice, choose_voices
@@ -200,7 +200,9 @@ class Openings:
         try:  # after opening: the engine starts meanwhile
             if check_normalize(order.normalize, drama.prompts.normalizes):
                 notices_of = partial(normalization_notices, tokenizer=drama.prompts.tokenizer)
-                notices += notices_of(order.text)
+                found = notices_of(order.text)
+                known = {UNKNOWN_SCRIPT} if UNREADABLE in notices else set()
+                notices += [notice for notice in found if notice not in known]
             order = replace(order, notices=tuple(notices))
             converter = Converter(order, model.facts.sample_rate)
         except BaseException:

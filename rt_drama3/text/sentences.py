@@ -50,8 +50,8 @@ _NEXT_WORD = re.compile(
 # Words whose period does not end a sentence; some only before a number ("No. 5") or unless the next
 # word begins one ("etc.", "Inc.", initials, "9 a.m.").
 _TITLE = re.compile(
-    r"mrs?|ms|mme|dr|prof|rev|hon|gen|col|maj|capt|lt|sgt|st|mt|ft|sra?|vs|cf|ca|approx|dept|est"
-    r"|univ|jan|feb|aug|sept?|oct|nov|dec|bzw|evtl|ggf|hr|str|uds?|e\.g|i\.e",
+    r"mrs?|ms|mme|dr|prof|rev|hon|gen|col|maj|capt|cmdr|adm|lt|sgt|sen|gov|st|mt|ft|sra?|vs|cf|ca|approx|dept|est"
+    r"|univ|jan|feb|aug|sept?|oct|nov|dec|bzw|evtl|ggf|hr|str|uds?|viz|p\.ej|e\.g|i\.e",
     re.IGNORECASE,
 )
 _BEFORE_NUMBER = re.compile(r"(?:nos?|nr|figs?|vol|pp?|eq|sec|art|chap|ext)", re.IGNORECASE)
@@ -77,7 +77,8 @@ _OPENING = "\"'“‘«„([*_~`"
 _WHITE = f"[{WHITE_SPACE}]"
 BULLET = r"[-*+\u2022\u2023\u25e6\u25aa\u2043]"
 _BLOCK = re.compile(  # lines that always begin a block of their own
-    rf"{_WHITE}*(?:{BULLET}{_WHITE}|\d{{1,3}}[.)]{_WHITE}|\#{{1,6}}{_WHITE}|>|\||```|~~~"
+    rf"{_WHITE}*(?:{BULLET}{_WHITE}|\d{{1,3}}[.)]{_WHITE}|[A-Za-z]\){_WHITE}|\#{{1,6}}{_WHITE}|>|\|"
+    r"|```|~~~"
     rf"|<\|speaker|(?:[-*_=]{_WHITE}*){{3,}}$)"
 )
 _SINGLE = re.compile(  # lines that are a block by themselves

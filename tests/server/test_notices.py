@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 import rt_drama3
 from rt_drama3.drama3 import Drama3
-from rt_drama3.server.notices import normalization_notices
+from rt_drama3.server.notices import UNKNOWN_SCRIPT, normalization_notices
 from rt_drama3.server.openings import NO_WORDS, is_unreadable
 from tests.server.tools import Place, serving
 from tests.small import ending_drama, shared_drama
@@ -43,6 +43,22 @@ def test_what_is_not_spoken_is_noticed() -> None:
     ]
     assert normalization_notices("[l\u00e4cheln\n] a", tokenizer)[0].isascii()
     assert len(normalization_notices("[" + "x" * 1000 + "] a", tokenizer)[0]) == 160
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("Say \u4f60\u597d to everyone.", True),
+        ("He said \u041f\u0440\u0438\u0432\u0435\u0442 and left.", True),
+        ("The word \u03bb\u03cc\u03b3\u03bf\u03c2 is Greek.", True),
+        ("\u03c0 is near 3.14, \u03a9 is a unit and 5 \u03bcm is short.", False),
+        ("Gr\u00fc\u00dfe aus \u0141\u00f3d\u017a", False),
+        ("\uff28\uff45\uff4c\uff4c\uff4f \u216b", False),
+    ],
+)
+def test_words_of_other_scripts_are_noticed(text: str, unknown: bool) -> None:
+    notices = normalization_notices(text, Tokenizer.from_file(str(NANO)))
+    assert notices == [UNKNOWN_SCRIPT] * unknown
 
 
 def test_a_tokenizer_of_bytes_reads_everything() -> None:

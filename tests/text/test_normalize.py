@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import re
 import time
+import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
+import rt_drama3
 from rt_drama3.text.normalize import keeps_speech, normalize, normalized
 from rt_drama3.text.normalize.dates import roman
 from rt_drama3.text.rules import has_speech
@@ -207,10 +211,47 @@ def test_no_digit_is_left_and_no_number_is_lost(text: str) -> None:
         ("me@example.com", "me at example dot com"),
         ("https://example.com/a?b=1", "example dot com slash a question mark b equals one"),
         ("$5/month", "five dollars per month"),
+        ("€1,50 and 1,5 €", "one euro and fifty cents and one euro and fifty cents"),
+        ("1.000.000 and 1_000_000", "one million and one million"),
+        ("1.2.3 and 10.0.100.200", "one point two point three and one zero dot zero dot one zero "
+         "zero dot two zero zero"),
+        ("5-3=2", "five minus three equals two"),
+        ("1..5", "one to five"),
+        ("50¢", "fifty cents"),
+        ("5 ⋅ 3", "five times three"),
+        ("A ∪ B", "A union B"),
+        ("∀ x", "for all x"),
+        ("π ≈ 3.14", "pi approximately three point one four"),
+        ("5 kΩ", "five kilo ohms"),
+        ("5 μm, 10 µF", "five micrometers, ten microfarads"),
+        ("❶ one", "one one"),
+        ("CO₂", "CO two"),
+        ("Straße, Łódź, Søren", "Strasse, Lódź, Soren"),
+        ("－5, ＄5", "minus five, five dollars"),
+        ("Smith vs. Mrs. Jones", "Smith versus Mrs. Jones"),
+        ("ca. 1900", "circa nineteen hundred"),
+        ("Gen. Lee of Acme Inc. said", "General Lee of Acme Incorporated said"),
+        ("at Acme Inc. The firm", "at Acme Incorporated. The firm"),
+        ("the next gen. is", "the next gen. is"),
     ],
 )  # fmt: skip
 def test_examples(text: str, words: str) -> None:
     assert normalize(text) == (words, ())
+
+
+@pytest.mark.parametrize("kind", ["Sc", "Sm", "No", "Nl"])
+def test_no_sign_between_numbers_vanishes(kind: str) -> None:
+    nano = Path(rt_drama3.__file__).parent / "voices" / "nano" / "tokenizer.json"
+    spoken = Tokenizer.from_file(str(nano)).normalizer.normalize_str
+
+    def heard(text: str) -> str:
+        return re.sub(r"[\s,.-]", "", spoken(normalize(text).text))
+
+    nothing = {heard(f"It is {words} here") for words in ("five three", "fivethree")}
+    signs = [chr(code) for code in range(0x80, 0x2300) if unicodedata.category(chr(code)) == kind]
+    signs = [sign for sign in signs if float(unicodedata.numeric(sign, 0)).is_integer()]
+    signs = [sign for sign in signs if not "\u22ee" <= sign <= "\u22f1"]  # dots: a pause
+    assert [sign for sign in signs if heard(f"It is 5 {sign} 3 here") in nothing] == []
 
 
 def test_roman_numerals() -> None:
@@ -263,6 +304,11 @@ def test_roman_numerals() -> None:
         ("Hmm... What?", "Hmm. What?"),
         ("No...", "No."),
         ("...and then", "and then"),
+        ('Well... "I" do.', 'Well, "I" do.'),
+        ('He said "well..." and left', 'He said "well." and left'),
+        ("Well... (maybe) so", "Well, (maybe) so"),
+        ("one, two, ⋯, ten", "one, two, ten"),
+        ("a) one\nb) two", "a) one. b) two"),
     ],
 )
 def test_structure(text: str, words: str) -> None:
@@ -294,7 +340,7 @@ FRAGMENTS = st.sampled_from(
         "1,000 ", "$", "€ ", "3.5", ":", "/", "%", "* ", "*", "**", "_", "`", "```", "#", "# ", "> ",
         "|", "[", "]", "[1]", "(", ")", "](", "![", "http://a.bc/d ", "a@b.cd ", "<", ">", "<b>",
         "</b>", "<p>", "<w>", "</w>", "<break/>", "&amp;", "&lt;", "&#91;", "&", "etc. ", "No. ",
-        "p.m. ", "VIII", "Henry ", "x", "²", "½", "×", "±", "π", "°C", " km", "'", '"', "~", "^",
+        "p.m. ", "VIII", "Henry ", "x", "²", "½", "×", "±", "π", "°C", "∪", "⋅", "❶", "₂", "Ω", "μ", "ß", "¢", "vs. ", "Inc. ", "Gen. ", " km", "'", '"', "~", "^",
         "<|speaker:1|> ", "今天", "é", "\xa0", "1. ", "s", "th", "May ", "C#", "==", "--", "\v",
     ]
 )  # fmt: skip

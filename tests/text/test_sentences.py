@@ -52,6 +52,8 @@ def complete(text: str, normalized: bool = False) -> str:
         ("Dr. Smith ", ""),
         ("You and I. Yes", "You and I."),
         ("e.g. The ", ""),
+        ("Sen. Smith and Gov. Jones ", ""),
+        ("viz. The ", ""),
         # Dots.
         ("Wait... what ", ""),
         ("Well... I ", ""),
@@ -67,6 +69,7 @@ def complete(text: str, normalized: bool = False) -> str:
         ("Apples\n", ""),
         ("Apples\n1", ""),
         ("Apples\nB", "Apples"),
+        ("a) apples\nb) pears", "a) apples"),
         # Brackets and tags.
         ("[so. it goes", ""),
         ("One. [so. it", "One."),

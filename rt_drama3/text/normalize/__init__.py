@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+from rt_drama3.text.normalize.characters import without_symbols
 from rt_drama3.text.normalize.markup import needs_mark, plain_line
 from rt_drama3.text.normalize.numbers import say_numbers
 from rt_drama3.text.normalize.short import say_addresses, say_short_forms
@@ -127,5 +128,5 @@ def _said(line: str) -> str:
 
 
 def _is_latin(text: str) -> bool:
-    letters = [char for char in text if char.isalpha()]
+    letters = [char for char in without_symbols(text) if char.isalpha()]
     return 2 * sum(char < "\u0250" for char in letters) >= len(letters)

@@ -50,7 +50,8 @@ _EMPHASIS = re.compile(
     r"(?<![\w*])\*{1,3}(?=[^\s*])|(?<=[^\s*])\*{1,3}(?![\w*])|(?<=[^\W\d])\*{2,3}(?=[^\W\d])"
     r"|(?<![\w_])_{1,3}(?=[^\s_])|(?<=[^\s_])_{1,3}(?![\w_])|~~|==(?=\w)|(?<=\w)=="
 )
-_ELLIPSIS = re.compile(rf"(?P<before>[.!?,;:]?){_WHITE}*(?:…+|\.(?:{_WHITE}?\.){{2,}}){_WHITE}*")
+_ELLIPSIS = re.compile(rf"(?P<before>[.!?,;:]?){_WHITE}*(?:[…⋯]+|\.(?:{_WHITE}?\.){{2,}}){_WHITE}*")
+_OPENING = "\"'“‘«("
 _I = re.compile(r"I(?:'|’|\b)(?!\.)")
 
 
@@ -211,6 +212,8 @@ def _ellipsis(found: re.Match[str]) -> str:
         return f"{before} "
     if not any(map(str.isalnum, found.string[: found.start()])):
         return before
+    if found[0][-1].isspace() or rest.startswith(("“", "‘", "«", "(")):
+        rest = rest.lstrip(_OPENING)  # a quote behind a space begins something
     if not rest or rest[0] in "\"”'’)]»":
         return before or "."
     if rest[0] in ".,;:!?":

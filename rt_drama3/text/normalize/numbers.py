@@ -9,9 +9,9 @@ reader would try them: long forms first.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable
 
+from rt_drama3.text.normalize.characters import name_signs, write_plainly
 from rt_drama3.text.normalize.dates import (
     CHAPTERS,
     RULERS,
@@ -95,7 +95,7 @@ def _money(number: str, sign: str, scale: str) -> str:
 
 def _comma_decimal(text: str) -> str:
     """``1.234,56`` and ``5,50``, as written in Europe, as ``1234.56`` and ``5.50``."""
-    if re.fullmatch(rf"(?:{_MINUS} ?)?(?:\d{{1,3}}(?:\.\d{{3}})+|\d+),\d{{2}}", text):
+    if re.fullmatch(rf"(?:{_MINUS} ?)?(?:\d{{1,3}}(?:\.\d{{3}})+|\d+),\d{{1,2}}", text):
         return text.replace(".", "").replace(",", ".")
     if re.fullmatch(rf"(?:{_MINUS} ?)?\d{{1,3}}(?:\.\d{{3}})+", text):
         return text.replace(".", "")
@@ -144,8 +144,17 @@ def _called(found: Match) -> str:
     return f"{found[0][:-3]}{digits(found[0][-3:])}"
 
 
+def _is_grouped(parts: list[str]) -> bool:
+    """Whether periods group the digits of one number, as in Europe; IP addresses are four."""
+    first, *others = parts
+    groups = len(first) < 4 and first[0] != "0" and all(len(part) == 3 for part in others)
+    return groups and (len(parts) != 4 or "000" in parts)
+
+
 def _version(found: Match) -> str:
     parts = found["parts"].split(".")
+    if not found["v"] and _is_grouped(parts):
+        return cardinal(int("".join(parts)))
     dot = " dot " if len(parts) == 4 else " point "
     read = digits if len(parts) == 4 else lambda part: cardinal(int(part))
     return ("version " if found["v"] else "") + dot.join(map(read, parts))
@@ -244,23 +253,29 @@ def _rules() -> list[_Rule]:
         rule(r"(?<![\w.,-])\d+(?:-\d+){2,}(?![\w-])", _groups),
         rule(r"(?<![\w.])(?P<v>[vV]\.?)?(?P<parts>\d+(?:\.\d+){2,})(?![\w]|\.\d)", _version),
         rule(r"(?<![\w.])(?P<v>[vV])(?P<parts>\d+(?:\.\d+)?)(?!\w|\.\d)", _version),
-        # Groups of three digits between spaces.
+        # Groups of three digits between spaces, underscores or, as in Europe, periods.
+        (
+            re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:_\d{3})+(?!\w|\.\d)"),
+            lambda found: found[0].replace("_", ","),
+        ),
         (
             re.compile(rf"(?<![\w.,])(?<!\d{GAP})\d{{1,3}}(?:{GAP}\d{{3}})+(?!\w|{GAP}\d|,\d)"),
             lambda found: re.sub(GAP, ",", found[0]) if found[0][0] != "0" else found[0],
         ),
+        (re.compile(rf"(?<=\d)[-\u2013](?={_NUM} ?=)"), _word("minus")),
+        (re.compile(r"(?<=\d)\.\.(?=\d)"), _word("to")),
         # Ranges keep their numbers for the rules below.
         (re.compile(rf"(?<![\w.,-])({_CURRENCY}?{_NUM})[-\u2013\u2014](?=({_CURRENCY}?{_NUM})"
                     rf"(?![\d-]))"), lambda found: f"{found[1]} to "),
         (re.compile(rf"(?<=\d)([%°]?){GAP}?\u2013{GAP}?(?=\d)"), lambda found: f"{found[1]} to "),
         rule(
             rf"(?P<minus>(?<![\w)]){_MINUS} ?)?(?<!\w)(?P<sign>{_CURRENCY}){GAP}?"
-            rf"(?P<inner>{_MINUS})?(?P<number>(?:\d{{1,3}}(?:\.\d{{3}})+,\d{{2}}|{_NUM}))"
+            rf"(?P<inner>{_MINUS})?(?P<number>(?:\d{{1,3}}(?:\.\d{{3}})+,\d{{2}}|\d+,\d\d?(?![\d,.])|{_NUM}))"
             rf"{_SCALE}(?!\d)",
             _money_before,
         ),
         rule(
-            rf"{_START}(?P<number>{_SIGN}(?:\d{{1,3}}(?:\.\d{{3}})+(?:,\d\d)?|\d+,\d\d|{_NUM}))"
+            rf"{_START}(?P<number>{_SIGN}(?:\d{{1,3}}(?:\.\d{{3}})+(?:,\d\d)?|\d+,\d\d?(?!\d)|{_NUM}))"
             rf"{_SCALE}{GAP}?(?P<sign>[$€£¥₹₩₽₣₿₺₪₫฿₴₦₱]|(?:{_CODES})\b)",
             _money_behind,
         ),
@@ -333,23 +348,7 @@ def _compare(sign: str) -> str:
     return f" {names.get(sign) or (base or 'equals') + (' or equal to' if equal else '')} "
 
 
-_VULGAR = re.compile("[¼½¾⅐-⅞↉]")
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_RAISED = re.compile(r"(?<=[\w)])(?<!m)[⁻⁰¹²³⁴-⁹]+")
-_GREEK = re.compile(r"(?<![\u0370-\u03ff])[\u0391-\u03c9](?![\u0370-\u03ff])")
-_WIDE = {0xFF00 + n: 0x20 + n for n in (5, 11, *range(16, 26))}  # full width: % + and digits
 _RULES = _rules()
-
-
-def _vulgar(found: Match) -> str:
-    """``½`` -> `` 1/2``, after a number as its mixed part."""
-    over = unicodedata.normalize("NFKD", found[0]).replace("\u2044", "/")
-    before = found.string[: found.start()][-1:]
-    return f" {over}" if before.isdigit() else over
-
-
-def _greek(found: Match) -> str:
-    return " " + unicodedata.name(found[0]).split()[-1].lower() + " "
 
 
 def say_numbers(text: str) -> str:
@@ -358,10 +357,7 @@ def say_numbers(text: str) -> str:
     Args:
         text: one line of plain text.
     """
-    text = _VULGAR.sub(_vulgar, text.replace("\u2044", "/"))
-    text = text.translate(_WIDE)
-    text = _RAISED.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
-    text = _GREEK.sub(_greek, text)
+    text = write_plainly(text)
     for pattern, words in _RULES:
         text = pattern.sub(words, text)
-    return text
+    return name_signs(text)

@@ -33,15 +33,48 @@ _NAMES = {
 }
 # A period is part of these unless a sentence begins after it.
 _LISTED = re.compile(
-    r"(?<!\w)(?i:(etc|et al|vs|approx|dept|est))\.(?P<ends>$|(?= [A-Z\"“(])|(?=[\"”')]))?"
+    r"(?<!\w)(?i:(etc|et al|dept|est|inc|ltd|corp|bros|jr|sr|ave|blvd))\."
+    r"(?P<ends>$|(?= [A-Z\"“(])|(?=[\"”')]))?"
 )
+# After these a sentence continues, whatever comes.
+_BETWEEN = re.compile(r"(?<!\w)(vs|approx|ca|cf|viz)\.(?=,? ?[\w\"“\u2018(~$€£])", re.IGNORECASE)
+_BETWEEN_WORDS = {
+    "vs": "versus",
+    "approx": "approximately",
+    "ca": "circa",
+    "cf": "compare",
+    "viz": "namely",
+}
+_TITLES = {
+    "Gen": "General",
+    "Col": "Colonel",
+    "Maj": "Major",
+    "Capt": "Captain",
+    "Cmdr": "Commander",
+    "Adm": "Admiral",
+    "Lt": "Lieutenant",
+    "Sgt": "Sergeant",
+    "Rev": "Reverend",
+    "Hon": "Honorable",
+    "Sen": "Senator",
+    "Gov": "Governor",
+    "Mt": "Mount",
+    "Ft": "Fort",
+}
+_TITLE = re.compile(rf"\b({'|'.join(_TITLES)})\.(?= [A-Z])")
 _LISTED_WORDS = {
     "etc": "et cetera",
     "et al": "and others",
-    "vs": "versus",
-    "approx": "approximately",
     "dept": "department",
     "est": "established",
+    "inc": "Incorporated",
+    "ltd": "Limited",
+    "corp": "Corporation",
+    "bros": "Brothers",
+    "jr": "Junior",
+    "sr": "Senior",
+    "ave": "Avenue",
+    "blvd": "Boulevard",
 }
 _URL = re.compile(r"(?i:(?:https?|ftp)://|mailto:|www\.)[^\s<>\"]*[\w/]")
 _MAIL = re.compile(r"(?<![\w.@])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
@@ -84,6 +117,8 @@ def say_short_forms(text: str) -> str:
     for pattern, words in _RULES:
         text = pattern.sub(words, text)
     text = _BEFORE_NUMBER.sub(lambda found: _NAMES[found[1].lower()], text)
+    text = _TITLE.sub(lambda found: _TITLES[found[1]], text)
+    text = _BETWEEN.sub(lambda found: _BETWEEN_WORDS[found[1].lower()], text)
     return _LISTED.sub(_listed, text)
 
 
