@@ -41,14 +41,15 @@ def in_threads(
     taking, large = threading.Lock(), threading.Lock()
     left = iter(enumerate(tasks))
     failed: dict[int, BaseException] = {}
+    stopped = threading.Event()
 
     def work() -> None:
         mine = hand()
         try:
             while True:
                 with taking:
-                    number, task = next(left, (None, None)) if not failed else (None, None)
-                if number is None or task is None:
+                    number, task = next(left, (None, None))
+                if number is None or task is None or failed or stopped.is_set():
                     return
                 try:
                     if alone[number]:
@@ -76,6 +77,7 @@ def in_threads(
         for thread in others:
             thread.join()
     finally:
+        stopped.set()  # the caller was interrupted, or everything is done
         if others:
             torch.set_num_threads(before)
     if failed:

@@ -64,6 +64,21 @@ def test_the_earliest_fault_is_raised_and_nothing_begins_after_it() -> None:
     assert torch.get_num_threads() == threads
 
 
+def test_an_interrupt_is_raised_and_ends_the_other_threads() -> None:
+    begun: list[int] = []
+    both = threading.Barrier(2, timeout=10)
+
+    def task(number: int, _: Hand) -> None:
+        begun.append(number)
+        both.wait()
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_threads([partial(task, n) for n in range(2)], 2, Hand, [False] * 2)
+    assert sorted(begun) == [0, 1]
+
+
 def test_several_threads_load_the_same_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_config(tiny)
     one = load_model(tiny, config, "cpu", torch.float32)
