@@ -1,7 +1,8 @@
 """The codec's decode compiled ahead of time for a CPU, one package per batch size in frames.
 
 A single frame is little work spread over several hundred operators; compiled, it costs about half.
-The results agree with the eager form to float rounding, so a stream may switch at any batch.
+The results agree with the eager form to float rounding, and with one another as those of the eager
+form do (see ``CodecStream``), so packages may be added while a stream is decoded.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ def build_codec(config: CodecConfig, dtype: torch.dtype, frames: int, path: Path
 
 
 class CompiledCodec(Packages):
-    """Decodes batches of some sizes through packages, and the others eagerly.
+    """Decodes through packages; a batch of another size is decoded in parts.
 
     Args:
         codec: owns the weights.
-        sizes: batch sizes to load, in frames; more may be added.
+        sizes: batch sizes to load, in frames, 1 among them; more may be added.
 
     Raises:
         RuntimeError: a package is missing or does not load.
@@ -75,7 +76,11 @@ class CompiledCodec(Packages):
 
     def decode_step(self, codes: Tensor, state: CodecState) -> Tensor:
         """Decodes the next frames of one stream; see ``Codec.decode_step``."""
-        run = self._packages.get(codes.shape[2])
-        if run is None or codes.shape[0] != 1:
-            return self._codec.decode_step(codes, state)
-        return run([*self._weights, *state.tensors.values(), codes.contiguous()])[0]
+        memory, frames, parts = list(state.tensors.values()), codes.shape[2], []
+        start = 0
+        while start < frames:
+            size = max(size for size in self.sizes if size <= frames - start)
+            part = codes[:, :, start : start + size].contiguous()
+            parts.append(self._packages[size]([*self._weights, *memory, part])[0])
+            start += size
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)

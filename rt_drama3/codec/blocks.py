@@ -16,6 +16,7 @@ from rt_drama3.codec.weights import Device, Dtype, kernel, weight
 # Where one way of convolving on a CPU overtakes the next, measured on one thread.
 _FEW_STEPS = 16
 _FEW_INPUTS = 20_000
+_USUAL_FRAMES = 4  # of a decode batch, once a stream is under way
 
 
 class CausalConv(StreamModule):
@@ -23,6 +24,10 @@ class CausalConv(StreamModule):
 
     The left context is ``(taps - 1) * dilation + 1 - stride`` samples. The input length must be a
     multiple of the stride, so that the reference's padding of the last step never applies.
+
+    Ways of convolving round differently. With ``rate``, the steps per frame of the output, the way
+    is chosen for the usual number of frames, so that the result does not show how many there are;
+    with None, it is chosen for the length at hand.
 
     ``weight`` is [out, in, taps] and ``bias`` [out, 1].
     """
@@ -35,10 +40,12 @@ class CausalConv(StreamModule):
         *,
         stride: int = 1,
         dilation: int = 1,
+        rate: int | None = None,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
+        self.rate = rate
         self.weight = kernel(out_channels, in_channels, taps, device=device, dtype=dtype)
         self.bias = weight(out_channels, 1, device=device, dtype=dtype)
         self.stride = stride
@@ -76,7 +83,8 @@ class CausalConv(StreamModule):
         steps = (length - (taps - 1) * self.dilation - 1) // self.stride + 1
         step, tap, over = self.stride, self.dilation, channels * length  # distances in memory
         matrix = self.weight.transpose(1, 2).flatten(1)  # [out, taps * in]
-        if taps > 1 and steps <= _FEW_STEPS:
+        usual = steps if self.rate is None else self.rate * _USUAL_FRAMES
+        if taps > 1 and usual <= _FEW_STEPS:
             # The inputs of a step as a row: weights are read only once.
             rows = x.as_strided((batch, steps, taps, channels), (over, step, tap, length))
             return F.linear(rows.flatten(2), matrix, self.bias[:, 0]).transpose(1, 2)
@@ -87,7 +95,7 @@ class CausalConv(StreamModule):
             seen = torch.matmul(self.weight[0].T, x)  # [batch, taps, length]
             seen = seen.as_strided((batch, taps, steps), (taps * length, length + tap, 1))
             return self.bias + seen.sum(1, keepdim=True)
-        if taps > 1 and channels * length <= _FEW_INPUTS:
+        if taps > 1 and channels * (usual + (taps - 1) * tap) <= _FEW_INPUTS:
             columns = x.as_strided((batch, taps, channels, steps), (over, tap, length, 1))
             matrices = matrix.expand(batch, -1, -1)
             return torch.baddbmm(self.bias, matrices, columns.flatten(1, 2))
@@ -107,6 +115,7 @@ class CausalTransposedConv(CausalConv):
     overlapping tails to add, and the bias counts once by construction.
 
     Channel ``o * upsample + j`` of that convolution is step ``j`` of output channel ``o``.
+    ``rate`` counts the steps of the input.
     """
 
     def __init__(
@@ -115,10 +124,12 @@ class CausalTransposedConv(CausalConv):
         out_channels: int,
         upsample: int,
         *,
+        rate: int | None = None,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
-        super().__init__(in_channels, out_channels * upsample, 2, device=device, dtype=dtype)
+        channels = out_channels * upsample
+        super().__init__(in_channels, channels, 2, rate=rate, device=device, dtype=dtype)
         self.upsample = upsample
 
     def forward(self, x: Tensor, state: State) -> Tensor:
@@ -155,14 +166,17 @@ class ResidualUnit(nn.Module):
         channels: int,
         dilation: int,
         *,
+        rate: int | None = None,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
         self.snake_in = Snake(channels, device=device)
-        self.wide = CausalConv(channels, channels, 7, dilation=dilation, device=device, dtype=dtype)
+        self.wide = CausalConv(
+            channels, channels, 7, dilation=dilation, rate=rate, device=device, dtype=dtype
+        )
         self.snake_out = Snake(channels, device=device)
-        self.point = CausalConv(channels, channels, 1, device=device, dtype=dtype)
+        self.point = CausalConv(channels, channels, 1, rate=rate, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, state: State) -> Tensor:
         """Maps [batch, channels, time] to the same shape."""
@@ -178,9 +192,17 @@ DILATIONS = (1, 3, 9)
 class ResidualUnits(nn.ModuleList):
     """Those three units, one after the other."""
 
-    def __init__(self, channels: int, *, device: Device = None, dtype: Dtype = None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *,
+        rate: int | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
+    ) -> None:
         super().__init__(
-            ResidualUnit(channels, dilation, device=device, dtype=dtype) for dilation in DILATIONS
+            ResidualUnit(channels, dilation, rate=rate, device=device, dtype=dtype)
+            for dilation in DILATIONS
         )
 
     def forward(self, x: Tensor, state: State) -> Tensor:

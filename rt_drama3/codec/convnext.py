@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rt_drama3.codec.state import State, StreamModule
-from rt_drama3.codec.weights import Device, Dtype, matrix, weight
+from rt_drama3.codec.weights import Device, Dtype, by_frame, matrix, weight
 
 _TAPS = 7
 _NORM_EPS = 1e-6
@@ -21,16 +21,19 @@ class ConvNeXt(StreamModule):
     """Causal depthwise convolution, LayerNorm and a GELU MLP, added to its input.
 
     The layer scale ``gamma`` of the checkpoint is folded into the second matrix and its bias.
+    ``rate`` is that of ``by_frame``.
     """
 
     def __init__(
         self,
         dim: int,
         *,
+        rate: int | None = None,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
+        self.rate = rate
         self.taps = weight(_TAPS, dim, device=device, dtype=dtype)
         self.taps_bias = weight(dim, device=device, dtype=dtype)
         self.norm = weight(dim, device=device, dtype=torch.float32)
@@ -53,29 +56,31 @@ class ConvNeXt(StreamModule):
         for tap in range(1, _TAPS):
             y = torch.addcmul(y, past[:, tap : tap + time], self.taps[tap])
         y = F.layer_norm(y.float(), y.shape[-1:], self.norm, self.norm_bias, _NORM_EPS).to(x.dtype)
-        y = F.gelu(F.linear(y, self.up, self.up_bias))
-        return x + F.linear(y, self.down, self.down_bias)
+        y = F.gelu(by_frame(y, self.up, self.up_bias, self.rate))
+        return x + by_frame(y, self.down, self.down_bias, self.rate)
 
 
 class Upsample(nn.Module):
-    """One step becomes ``factor`` steps, then a ConvNeXt block."""
+    """One step of ``rate`` per frame becomes ``factor`` steps, then a ConvNeXt block."""
 
     def __init__(
         self,
         dim: int,
         factor: int,
         *,
+        rate: int,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
+        self.rate = rate
         self.spread = matrix(factor * dim, dim, device=device, dtype=dtype)
         self.spread_bias = weight(factor * dim, device=device, dtype=dtype)
-        self.block = ConvNeXt(dim, device=device, dtype=dtype)
+        self.block = ConvNeXt(dim, rate=rate * factor, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, state: State) -> Tensor:
         """Maps [batch, time, dim] to [batch, time * factor, dim]."""
-        y = F.linear(x, self.spread, self.spread_bias)
+        y = by_frame(x, self.spread, self.spread_bias, self.rate)
         steps: Tensor = self.block(y.view(x.shape[0], -1, x.shape[2]), state)
         return steps
 

@@ -14,24 +14,30 @@ from rt_drama3.config import CodecConfig
 
 
 class DecoderBlock(nn.Module):
-    """Snake, transposed convolution that raises the rate and halves the channels, three units."""
+    """Snake, transposed convolution that raises the rate and halves the channels, three units.
+
+    ``rate`` steps per frame come in, and ``upsample`` times as many go out.
+    """
 
     def __init__(
         self,
         channels: int,
-        rate: int,
+        upsample: int,
         *,
+        rate: int,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
         half = channels // 2
         self.snake = Snake(channels, device=device)
-        self.raise_rate = CausalTransposedConv(channels, half, rate, device=device, dtype=dtype)
-        self.units = ResidualUnits(half, device=device, dtype=dtype)
+        self.raise_rate = CausalTransposedConv(
+            channels, half, upsample, rate=rate, device=device, dtype=dtype
+        )
+        self.units = ResidualUnits(half, rate=rate * upsample, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, state: State) -> Tensor:
-        """Maps [batch, channels, time] to [batch, channels / 2, time * rate]."""
+        """Maps [batch, channels, time] to [batch, channels / 2, time * upsample]."""
         x = self.raise_rate(self.snake(x), state)
         y: Tensor = self.units(x, state)
         return y
@@ -49,19 +55,25 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype = dtype or torch.get_default_dtype()
-        self.post = WindowTransformer(config, config.latent, config.post, device, dtype)
-        self.upsample = nn.ModuleList(
-            Upsample(config.latent, factor, device=device, dtype=dtype)
-            for factor in config.upsample
+        rate = 1  # steps per frame
+        self.post = WindowTransformer(
+            config, config.latent, config.post, rate=rate, device=device, dtype=dtype
         )
+        self.upsample = nn.ModuleList()
+        for factor in config.upsample:
+            stage = Upsample(config.latent, factor, rate=rate, device=device, dtype=dtype)
+            self.upsample.append(stage)
+            rate *= factor
         channels = config.decoder_dim
-        self.first = CausalConv(config.latent, channels, 7, device=device, dtype=dtype)
+        self.first = CausalConv(config.latent, channels, 7, rate=rate, device=device, dtype=dtype)
         self.blocks = nn.ModuleList()
-        for rate in config.decoder_rates:
-            self.blocks.append(DecoderBlock(channels, rate, device=device, dtype=dtype))
+        for factor in config.decoder_rates:
+            block = DecoderBlock(channels, factor, rate=rate, device=device, dtype=dtype)
+            self.blocks.append(block)
             channels //= 2
+            rate *= factor
         self.snake = Snake(channels, device=device)
-        self.last = CausalConv(channels, 1, 7, device=device, dtype=dtype)
+        self.last = CausalConv(channels, 1, 7, rate=rate, device=device, dtype=dtype)
 
     def forward(self, latents: Tensor, state: State) -> Tensor:
         """Maps latents [batch, frames, latent] to float32 PCM [batch, frames * frame_samples]."""

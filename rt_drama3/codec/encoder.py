@@ -54,7 +54,9 @@ class Encoder(nn.Module):
         def transformer(
             dim: int, sizes: WindowTransformerConfig | None
         ) -> WindowTransformer | None:
-            return WindowTransformer(config, dim, sizes, device, dtype) if sizes else None
+            if sizes is None:
+                return None
+            return WindowTransformer(config, dim, sizes, device=device, dtype=dtype)
 
         channels = config.encoder_dim
         self.first = CausalConv(1, channels, 7, device=device, dtype=dtype)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rt_drama3.codec.weights import Device, weight
+from rt_drama3.codec.weights import Device, by_frame, weight
 from rt_drama3.config import CodecConfig
 
 
@@ -57,7 +57,7 @@ class Quantizer(nn.Module):
         """
         rows = torch.minimum(codes.clamp(min=0), self.last) + self.starts
         vectors = F.embedding(rows.transpose(1, 2), self.codebooks)  # [batch, frames, count, dim]
-        return F.linear(vectors.flatten(2), self.out, self.out_bias.sum(0))
+        return by_frame(vectors.flatten(2), self.out, self.out_bias.sum(0), rate=1)
 
     def encode(self, latents: Tensor) -> Tensor:
         """Maps latents [batch, frames, latent] to int64 codes [batch, num_codebooks, frames].

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 Device = torch.device | str | None
 Dtype = torch.dtype | None
+
+# From this many rows on, a product rounds each row alike, however many there are.
+_ALIKE = 4
+_SMALL = 1 << 20  # numbers of a matrix that stays in a processor's cache between two frames
 
 
 def weight(*shape: int, device: Device = None, dtype: Dtype = None) -> nn.Parameter:
@@ -44,3 +49,27 @@ def kernel(
     if value.device.type != "cpu":
         value = value.contiguous()
     return nn.Parameter(value, requires_grad=False)
+
+
+def by_frame(x: Tensor, weight: Tensor, bias: Tensor | None, rate: int | None) -> Tensor:
+    """``F.linear`` whose result for a frame does not depend on how many frames there are.
+
+    BLAS rounds products of one to three rows differently from larger ones. Where a frame has so few
+    steps, each frame is a product of its own, on a CPU and unless the matrix is so large that
+    reading it again for every frame costs more than the product.
+
+    Args:
+        x: [batch, time, in].
+        weight: [out, in].
+        bias: [out], or None.
+        rate: steps per frame, which ``time`` is a multiple of; None if frames need not be equal.
+
+    Returns:
+        [batch, time, out].
+    """
+    if rate is None or rate >= _ALIKE or weight.numel() > _SMALL or x.device.type != "cpu":
+        return F.linear(x, weight, bias)
+    frames = x.reshape(-1, rate, x.shape[-1])
+    matrices = weight.T.expand(frames.shape[0], -1, -1)
+    y = torch.bmm(frames, matrices) if bias is None else torch.baddbmm(bias, frames, matrices)
+    return y.view(x.shape[0], -1, weight.shape[0])

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rt_drama3.codec.state import State, StreamModule
-from rt_drama3.codec.weights import Device, Dtype, matrix, weight
+from rt_drama3.codec.weights import Device, Dtype, by_frame, matrix, weight
 from rt_drama3.config import CodecConfig, WindowTransformerConfig
 
 _NORM_EPS = 1e-5
@@ -82,10 +82,12 @@ class WindowLayer(StreamModule):
         dim: int,
         config: WindowTransformerConfig,
         *,
+        rate: int | None = None,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
+        self.rate = rate
         inner = config.heads * config.head_dim
         self.config = config
         self.attention_norm = weight(dim, device=device, dtype=torch.float32)
@@ -104,11 +106,12 @@ class WindowLayer(StreamModule):
 
         Args:
             cos, sin: [batch, 1, 1, time, head_dim / 2], of the new steps.
-            mask: [batch, 1, time, window - 1 + time], added to the scores.
+            mask: added to the scores, [batch, 1, time, window - 1 + time]; or [batch * time, 1, 1,
+                window], so that each step attends to its own window alone.
         """
         batch, time, _ = x.shape
         heads, head_dim = self.config.heads, self.config.head_dim
-        qkv = F.linear(rms_norm(x, self.attention_norm), self.qkv)
+        qkv = by_frame(rms_norm(x, self.attention_norm), self.qkv, None, self.rate)
         qkv = qkv.view(batch, time, 3, heads, head_dim).permute(0, 2, 3, 1, 4)
         left, right = qkv[:, :2].chunk(2, dim=-1)  # [batch, 2, heads, time, head_dim / 2]
         turned = torch.cat((left * cos - right * sin, left * sin + right * cos), dim=-1)
@@ -116,29 +119,43 @@ class WindowLayer(StreamModule):
         memory = state[self.key]
         past = torch.cat((memory, torch.stack((key, qkv[:, 2]), dim=1)), dim=3)
         memory.copy_(past[:, :, :, time:])
+        if mask.shape[3] == self.config.window:
+            query = query.transpose(1, 2).reshape(batch * time, heads, 1, head_dim)
+            windows = past.unfold(3, self.config.window, 1)  # [batch, 2, heads, time, .., window]
+            past = windows.permute(0, 3, 1, 2, 5, 4).flatten(0, 1)
         y = F.scaled_dot_product_attention(query, past[:, 0], past[:, 1], attn_mask=mask)
-        x = x + F.linear(y.transpose(1, 2).flatten(2), self.out)
-        gate, up = F.linear(rms_norm(x, self.ffn_norm), self.ffn_up).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate) * up, self.ffn_down)
+        y = y.transpose(1, 2).reshape(batch, time, heads * head_dim)
+        x = x + by_frame(y, self.out, None, self.rate)
+        y = by_frame(rms_norm(x, self.ffn_norm), self.ffn_up, None, self.rate)
+        gate, up = y.chunk(2, dim=-1)
+        return x + by_frame(F.silu(gate) * up, self.ffn_down, None, self.rate)
 
 
 class WindowTransformer(StreamModule):
-    """The layers, the final norm, and each stream's position as memory."""
+    """The layers, the final norm, and each stream's position as memory.
+
+    With ``rate``, the steps per frame, results do not show how many frames are computed together
+    (see ``by_frame``).
+    """
 
     def __init__(
         self,
         codec: CodecConfig,
         dim: int,
         config: WindowTransformerConfig,
+        *,
+        rate: int | None = None,
         device: Device = None,
         dtype: Dtype = None,
     ) -> None:
         super().__init__()
         table_dtype = getattr(torch, codec.rope_table_dtype)
+        self.rate = rate
         self.window = config.window
         self.angles = RotaryAngles(config.head_dim, codec.rope_base, table_dtype, device)
         self.layers = nn.ModuleList(
-            WindowLayer(dim, config, device=device, dtype=dtype) for _ in range(config.layers)
+            WindowLayer(dim, config, rate=rate, device=device, dtype=dtype)
+            for _ in range(config.layers)
         )
         self.norm = weight(dim, device=device, dtype=torch.float32)
 
@@ -146,8 +163,16 @@ class WindowTransformer(StreamModule):
         return torch.zeros(batch, dtype=torch.int64, device=self.norm.device)
 
     def _mask(self, position: Tensor, time: int, dtype: torch.dtype) -> Tensor:
-        """0 where step i of the new ones may see memory or new step j, else -inf."""
+        """0 where a new step may see a step of memory or a new one, else -inf.
+
+        On a CPU and with a ``rate``, each step has a window of its own: attention to more steps
+        than those rounds differently, even if they are masked.
+        """
         past = self.window - 1
+        if self.rate is not None and position.device.type == "cpu":
+            first = past - position[:, None] - torch.arange(time)  # in the window of a step
+            allowed = torch.arange(self.window) >= first.view(-1, 1, 1, 1)
+            return torch.where(allowed, torch.zeros((), dtype=dtype), -math.inf)
         i = torch.arange(time, device=position.device)[:, None]
         j = torch.arange(past + time, device=position.device)
         band = (j >= i) & (j <= i + past)

@@ -16,6 +16,7 @@ from rt_drama3.codec.codec import _CPU_CHUNK
 from rt_drama3.errors import CheckpointError, RequestError
 from tests.codec.conftest import ODD, TINY
 from tests.oracles.plain_codec import PlainCodec
+from tests.small import needs_exact_groups
 
 TOLERANCE = 1e-5  # of PCM in -1..1, float32
 
@@ -72,6 +73,28 @@ def test_any_grouping_of_the_nano_voice(nano_codec: Codec) -> None:
     while sum(groups) < 80:
         groups.append(min(rng.choice([1, 1, 2, 3, 7, 16]), 80 - sum(groups)))
     assert worst(stream(nano_codec, codes, groups), whole) < TOLERANCE
+
+
+@needs_exact_groups
+@pytest.mark.parametrize(
+    "groups",
+    [[4] * 19, [1, 2, *[4] * 18, 1], [3, 5, 7, 11, 13, 16, 21], [2] * 38, [8] * 9 + [4], [76]],
+    ids=["fours", "growing", "odd", "twos", "eights", "whole"],
+)
+def test_the_grouping_of_frames_does_not_show_in_the_samples(
+    nano_codec: Codec, groups: list[int]
+) -> None:
+    codes = random_codes(nano_codec, 76)  # its window is 64 frames
+    alone = stream(nano_codec, codes, [1] * 76)
+    assert torch.equal(stream(nano_codec, codes, groups), alone)
+
+
+@needs_exact_groups
+def test_streams_of_a_batch_do_not_show_in_the_samples(nano_codec: Codec) -> None:
+    codes = random_codes(nano_codec, 12, batch=3)
+    together = stream(nano_codec, codes, [1, 2, 4, 5])
+    for i in range(3):
+        assert torch.equal(stream(nano_codec, codes[i : i + 1], [4] * 3), together[i : i + 1])
 
 
 def test_a_frame_changes_nothing_before_its_first_sample(codec: Codec) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import rt_drama3
+from rt_drama3.drama3 import Drama3
 from rt_drama3.engine.config import EngineConfig
 from rt_drama3.engine.engine import Engine
 from rt_drama3.engine.events import Audio
@@ -24,6 +25,7 @@ from tests.small import (
     ending_drama,
     expected_codes,
     heard,
+    needs_exact_groups,
     running,
     say,
     shared_drama,
@@ -164,6 +166,19 @@ def test_groups_change_nothing_but_their_size(ceiling: int, overlapped: bool) ->
     assert np.array_equal(codes, expected_codes(shared_drama(), TEXTS[0], 0, 37))
     pcm = np.concatenate([chunk.pcm for chunk in chunks])
     assert np.abs(pcm - shared_drama().decode(codes)).max() <= 1e-5
+
+
+@needs_exact_groups
+def test_a_request_gives_the_same_bytes_whatever_its_groups(nano: Drama3) -> None:
+    text, sizes = "Hello, how are you?", []
+    audio = {nano.generate(text, seed=3).audio.tobytes()}
+    for smallest, largest in ((1, 1), (3, 3), (4, 4), (1, 16)):
+        with running(nano, codec_batch_min=smallest, codec_batch_frames=largest) as engine:
+            chunks = chunks_of(say(engine, text, seed=3, max_frames=None))
+        sizes.append({chunk.frames for chunk in chunks[:-1]})  # the last one is what remains
+        audio.add(b"".join(chunk.pcm.tobytes() for chunk in chunks))
+    assert sizes[:3] == [{1}, {3}, {4}]
+    assert len(audio) == 1
 
 
 def test_stamps_go_forward(engine: Engine) -> None:
