@@ -1,8 +1,8 @@
 """The codec's decode compiled ahead of time for a CPU, one package per batch size in frames.
 
 A single frame is little work spread over several hundred operators; compiled, it costs about half.
-The results agree with the eager form to float rounding, and with one another as those of the eager
-form do (see ``CodecStream``), so packages may be added while a stream is decoded.
+The results agree with the eager form to float rounding, and with one another as docs/engine.md says
+of decode batches, so packages may be added while a stream is decoded.
 """
 
 from __future__ import annotations

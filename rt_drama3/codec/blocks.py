@@ -26,8 +26,9 @@ class CausalConv(StreamModule):
     multiple of the stride, so that the reference's padding of the last step never applies.
 
     Ways of convolving round differently. With ``rate``, the steps per frame of the output, the way
-    is chosen for the usual number of frames, so that the result does not show how many there are;
-    with None, it is chosen for the length at hand.
+    is chosen for the usual number of frames, so that the result does not show how many there are
+    (except at 5 to 11 steps, which no known codec has: BLAS rounds so few columns differently from
+    more); with None, it is chosen for the length at hand.
 
     ``weight`` is [out, in, taps] and ``bias`` [out, 1].
     """

@@ -119,7 +119,7 @@ class WindowLayer(StreamModule):
         memory = state[self.key]
         past = torch.cat((memory, torch.stack((key, qkv[:, 2]), dim=1)), dim=3)
         memory.copy_(past[:, :, :, time:])
-        if mask.shape[3] == self.config.window:
+        if mask.shape[2] < time:
             query = query.transpose(1, 2).reshape(batch * time, heads, 1, head_dim)
             windows = past.unfold(3, self.config.window, 1)  # [batch, 2, heads, time, .., window]
             past = windows.permute(0, 3, 1, 2, 5, 4).flatten(0, 1)

@@ -284,6 +284,23 @@ def test_compiled_decode_equals_eager(checkpoint: tuple[SpeechModel, Codec]) -> 
     assert (torch.cat(parts, 1) - whole).abs().max() <= 1e-5
 
 
+def test_a_batch_without_a_package_is_decoded_in_parts(
+    checkpoint: tuple[SpeechModel, Codec],
+) -> None:
+    _, codec = checkpoint
+    compiled, sizes = CompiledCodec(codec, ()), []
+
+    def package(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        sizes.append(inputs[-1].shape[2])
+        return [inputs[-1][:, 0]]
+
+    compiled._packages = {size: package for size in (1, 2, 4)}  # type: ignore[misc]
+    codes = torch.arange(11).expand(1, codec.config.num_codebooks, 11)
+    pcm = compiled.decode_step(codes, codec.new_state(1))
+    assert sizes == [4, 4, 2, 1]
+    assert torch.equal(pcm[0], torch.arange(11))
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_packages_are_taken_over_when_idle(

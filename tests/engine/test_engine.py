@@ -170,14 +170,14 @@ def test_groups_change_nothing_but_their_size(ceiling: int, overlapped: bool) ->
 
 @needs_exact_groups
 def test_a_request_gives_the_same_bytes_whatever_its_groups(nano: Drama3) -> None:
-    text, sizes = "Hello, how are you?", []
+    text, sizes = "Hello.", []
     audio = {nano.generate(text, seed=3).audio.tobytes()}
-    for smallest, largest in ((1, 1), (3, 3), (4, 4), (1, 16)):
+    for smallest, largest in ((1, 1), (4, 4), (1, 16)):
         with running(nano, codec_batch_min=smallest, codec_batch_frames=largest) as engine:
             chunks = chunks_of(say(engine, text, seed=3, max_frames=None))
         sizes.append({chunk.frames for chunk in chunks[:-1]})  # the last one is what remains
         audio.add(b"".join(chunk.pcm.tobytes() for chunk in chunks))
-    assert sizes[:3] == [{1}, {3}, {4}]
+    assert sizes[:2] == [{1}, {4}]
     assert len(audio) == 1
 
 
