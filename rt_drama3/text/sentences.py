@@ -26,7 +26,8 @@ LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x85\u2028\u2029]")
 MARKUP = re.compile(
     r"<\|[^|<>]*\|>"  # special token
     r"|\[[^\[\]]*\]"  # cue
-    rf"|<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*+)(?:[{WHITE_SPACE}][^<>]*)?>"  # tag
+    rf"|<(?P<slash>/?)(?P<name>[A-Za-z][\w-]*+)(?:[{WHITE_SPACE}][^<>]*|/)?>"  # tag
+    r"|<!--[^<>]*-->"  # comment
 )
 
 # In scripts with spaces, a mark counts only before a space, a cue or a tag. That keeps 3.14, 1,000,
@@ -105,6 +106,11 @@ SSML = _words(
 _LOOSE = PAUSES | FORMATTING | SSML
 
 
+def _is_closed(tag: re.Match[str]) -> bool:
+    """Whether a tag closes itself, as ``<break/>`` does."""
+    return tag[0].endswith("/>")
+
+
 def closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:
     """Maps the position of each matched opening tag to its closing tag."""
     closing: dict[int, re.Match[str]] = {}
@@ -112,6 +118,8 @@ def closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:
     waiting: Counter[str] = Counter()  # the names in ``opened``
     for found in markup:
         name = found["name"]
+        if _is_closed(found):
+            continue
         if name and not found["slash"]:
             opened.append(found)
             waiting[name] += 1
@@ -250,7 +258,8 @@ def _open_markup(text: str, markup: list[re.Match[str]]) -> int:
         limit = opened
     closing = closing_tags(markup)
     for found in markup:
-        if found["name"] and not found["slash"] and found.start() not in closing:
+        opens = found["name"] and not found["slash"] and not _is_closed(found)
+        if opens and found.start() not in closing:
             return min(limit, found.start())
     return limit
 

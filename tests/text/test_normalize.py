@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 import rt_drama3
 from rt_drama3.text.normalize import keeps_speech, normalize, normalized
 from rt_drama3.text.normalize.dates import roman
-from rt_drama3.text.rules import has_speech
+from rt_drama3.text.rules import has_speech, split_text
 
 ONES = dict(
     zip(
@@ -384,6 +384,14 @@ def test_hostile_text_takes_linear_time(unit: str) -> None:
 
     cost(300)
     assert cost(6000) < 120 * max(min(cost(300) for _ in range(3)), 1e-3)
+
+
+@pytest.mark.parametrize("tag", ["<break/>", "<foo/>", '<foo x="1"/>', "<br />", "<!-- x y -->"])
+def test_tags_and_comments_are_not_cut_into_words(tag: str) -> None:
+    assert not has_speech(3 * tag)
+    assert split_text(500 * tag, 100) == []
+    assert "".join(split_text(f"One{500 * tag}two", 100)).count(tag) > 0
+    assert all(part.count("<") == part.count(">") for part in split_text(f"A{500 * tag}b", 101))
 
 
 @settings(max_examples=2000, deadline=None)

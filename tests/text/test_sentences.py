@@ -74,6 +74,8 @@ def complete(text: str, normalized: bool = False) -> str:
         ("[so. it goes", ""),
         ("One. [so. it", "One."),
         ("<b>One. Two", ""),
+        ("<foo/>One. Two", "<foo/>One."),
+        ('<foo x="1"/>One. Two', '<foo x="1"/>One.'),
         ("<b>One. Two</b>. Three", "<b>One. Two</b>."),
         # Lists of numbers.
         ("1. Apples", ""),
