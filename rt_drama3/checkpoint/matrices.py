@@ -293,15 +293,18 @@ def _blocks(base: str, entry: Entry, entries: Entries) -> Stored:
     name = entry.dtype.lower()
     decode = partial(formats.dequantize, format=formats.FORMATS[name])
     factor = entries.get(f"{base}.scale")
-    if factor is None or factor.dtype != "F32":
-        keeping = kept.blocks(name, entry.shape[-1], factor=False)
+    scaled_rows = factor is not None and factor.dtype == "F32"
+    try:
+        keeping = kept.blocks(name, entry.shape[-1], factor=scaled_rows)
+    except ValueError as error:
+        raise _unfit(base, str(error)) from error
+    if factor is None or not scaled_rows:
         return Stored(entry.dtype, entry.shape, (Part(entry),), decode, kept=keeping)
     parts = (Part(entry), _per_matrix(factor, entry.shape, entry.name))
 
     def scaled(data: Tensor, scale: Tensor) -> Tensor:
         return decode(data) * scale
 
-    keeping = kept.blocks(name, entry.shape[-1], factor=True)
     return Stored(entry.dtype, entry.shape, parts, scaled, kept=keeping)
 
 
