@@ -190,15 +190,19 @@ class TextIntake:
     def _add(self, *texts: str) -> None:
         """Adds the segments of some texts, of all or, if one cannot be spoken, of none."""
         segments: list[str] = []
+        unspoken: list[str] = []
         speaker = self._speaker
         for text in texts:
             words = text if self._reads_directions else spoken_words(text)
             if not flatten(words).strip():
                 continue
             own = with_speaker_tag(words) == words
-            segments += split_text(words if own else speaker + words, self._longest)
+            found = split_text(words if own else speaker + words, self._longest)
+            segments += found
+            if not found:
+                unspoken.append(words.strip())
             speaker = last_speaker_tag(words) or speaker
-        spoken, unspoken, wordless = [], [], self._wordless
+        spoken, wordless = [], self._wordless
         for segment in segments:
             if not self._speaks(segment):
                 unspoken.append(segment)

@@ -103,12 +103,13 @@ FORMATTING = _words(
 SSML = _words(
     "audio break desc emphasis lang lexicon lookup metadata meta phoneme prosody token voice w"
 )
+_VOID = _words("area base br col embed hr img input link meta source track wbr")
 _LOOSE = PAUSES | FORMATTING | SSML
 
 
 def _is_closed(tag: re.Match[str]) -> bool:
-    """Whether a tag closes itself, as ``<break/>`` does."""
-    return tag[0].endswith("/>")
+    """Whether a tag has no other that closes it, as ``<break/>`` and HTML's ``<img src=a>``."""
+    return tag[0].endswith("/>") or (tag["name"] or "").lower() in _VOID
 
 
 def closing_tags(markup: list[re.Match[str]]) -> dict[int, re.Match[str]]:

@@ -75,6 +75,7 @@ def complete(text: str, normalized: bool = False) -> str:
         ("One. [so. it", "One."),
         ("<b>One. Two", ""),
         ("<foo/>One. Two", "<foo/>One."),
+        ("<img src=a>One. Two", "<img src=a>One."),
         ('<foo x="1"/>One. Two', '<foo x="1"/>One.'),
         ("<b>One. Two</b>. Three", "<b>One. Two</b>."),
         # Lists of numbers.
