@@ -33,8 +33,12 @@ from rt_drama3.engine.speech import Speech, SpeechRequest
 from rt_drama3.engine.step_runner import Entry, FrameResult
 from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel
+from rt_drama3.system.compiling import compiler
 
 Codes = npt.NDArray[np.int64]
+needs_compiler = pytest.mark.skipif(
+    compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
+)
 TEXTS = ["Hello there.", "Why not?", "A third one.", "Fourth!", "Five of them.", "And a sixth."]
 WAIT = 30.0  # seconds after which something is taken for stuck
 

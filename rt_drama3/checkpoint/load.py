@@ -51,8 +51,7 @@ def load_model(
         progress: called with bytes done and bytes in all.
         keep: which quantised matrices stay as they are stored: None those that the device has a
             kernel for (``model.kernels.registry``; on a CPU, in models of more than a billion
-            numbers), True all that can, False none. The others
-            become plain numbers here.
+            numbers), True all that can, False none. The others become plain numbers here.
         mapped: on a CPU, let experts that stay as they are stored also stay in their file, where
             one matrix of all experts of a layer lies there in one piece. Their numbers are not
             checked, and the file must not change as long as the model is used.

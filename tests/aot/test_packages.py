@@ -35,13 +35,10 @@ from rt_drama3.graph_step import FrameStep
 from rt_drama3.model import SpeechModel
 from rt_drama3.system import checksums
 from rt_drama3.system.compiling import compiler
+from tests.small import needs_compiler
 
 FRAMES = 200
 SETTINGS = {"greedy": SamplingConfig(0, 0), "sampled": SamplingConfig(0.9, 0.8, top_k=40)}
-
-needs_compiler = pytest.mark.skipif(
-    compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
-)
 
 
 @pytest.fixture(scope="module")

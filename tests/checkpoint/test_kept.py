@@ -24,12 +24,9 @@ from rt_drama3.model.kernels import native, registry
 from rt_drama3.model.kernels.registry import Kernel
 from rt_drama3.model.ops import linear
 from rt_drama3.model.weights import Rows, Weight, matrices
-from rt_drama3.system.compiling import compiler
 from rt_drama3.system.machine import Memory
+from tests.small import needs_compiler
 
-needs_compiler = pytest.mark.skipif(
-    compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
-)
 FORMS = ("gguf-q4_k", "int4", "nvfp4", "mlx3", "comfy")
 
 

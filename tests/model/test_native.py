@@ -19,11 +19,9 @@ from rt_drama3.graph_step import FrameStep
 from rt_drama3.model.kernels import native, registry
 from rt_drama3.model.weights import FP8, Weight, is_plain, matrices
 from rt_drama3.system.compiling import compiler
+from tests.small import needs_compiler
 
 ROWS, COLUMNS = 150, 512  # the last part of rows, and of FP8 blocks, is not a whole one
-needs_compiler = pytest.mark.skipif(
-    compiler() is None, reason="needs a C++ compiler (g++ or clang++)"
-)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from rt_drama3.model.kernels.registry import Kernel, register
-from rt_drama3.system.checksums import DamagedFileError, published, verify
+from rt_drama3.system.checksums import DamagedFileError, verify
 from rt_drama3.system.compiling import compile_library
 from rt_drama3.system.machine import processor_name
 from rt_drama3.system.paths import cache_dir
@@ -48,17 +48,15 @@ def load() -> bool:
         Whether they are; where not, the log says why.
     """
     try:
-        path = library_path()
-        if not published(path):
-            compile_library(_SOURCE, path, _options())
-        library = _opened(path)
+        library = _opened(library_path())
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or error
         log.warning("weights cannot stay as they are stored on this CPU: %s", reason)
         return False
     for number, name in enumerate(BLOCK_FORMATS):
-        register(name, "cpu", Kernel(functools.partial(_blocks, library, number)))
-    register("fp8", "cpu", Kernel(functools.partial(_fp8, library)))
+        call = functools.partial(library.rt_product, number)
+        register(name, "cpu", Kernel(functools.partial(_product, call)))
+    register("fp8", "cpu", Kernel(functools.partial(_product, library.rt_product_e4m3)))
     return True
 
 
@@ -77,29 +75,15 @@ def _options() -> list[str]:
 def _opened(path: Path) -> ctypes.CDLL:
     try:
         verify(path)
-    except DamagedFileError:
+    except (DamagedFileError, FileNotFoundError):
         compile_library(_SOURCE, path, _options())
     return ctypes.CDLL(str(path))
 
 
-def _blocks(
-    library: ctypes.CDLL, number: int, x: Tensor, weight: Weight, index: int | None
-) -> Tensor:
-    if x.shape[0] > FEW_ROWS:
-        return weight.plain_product(x, index)
-    return _multiplied(functools.partial(library.rt_product, number), x, weight, index)
-
-
-def _fp8(library: ctypes.CDLL, x: Tensor, weight: Weight, index: int | None) -> Tensor:
-    if x.shape[0] > FEW_ROWS:
-        return weight.plain_product(x, index)
-    return _multiplied(library.rt_product_e4m3, x, weight, index)
-
-
-def _multiplied(
-    call: Callable[..., object], x: Tensor, weight: Weight, index: int | None
-) -> Tensor:
+def _product(call: Callable[..., object], x: Tensor, weight: Weight, index: int | None) -> Tensor:
     """Calls a function of the library, during which other threads of Python run."""
+    if x.shape[0] > FEW_ROWS:
+        return weight.plain_product(x, index)
     rows, columns = weight.shape[-2:]
     planes = [plane if index is None else plane[index] for plane in weight.planes()]
     assert all(plane.is_contiguous() for plane in planes)

@@ -107,26 +107,26 @@ struct Q4_0 {
     }
 };
 
-// Scale and minimum, of six bits each, of part g of q4_k and q5_k.
-inline void scale_and_minimum(const uint8_t* s, int g, int& scale, int& minimum) {
+// Part g of q4_k and q5_k, whose integers are there: scale and minimum have six bits each.
+inline Group with_minimum(const uint8_t* block, int g, u8x32 q) {
+    const uint8_t* s = block + 4;
+    int scale, minimum;
     if (g < 4) {
         scale = s[g] & 63, minimum = s[g + 4] & 63;
     } else {
         scale = (s[g + 4] & 15) | (s[g - 4] >> 6 << 4);
         minimum = (s[g + 4] >> 4) | (s[g] >> 6 << 4);
     }
+    float low = half(block + 2) * minimum;
+    return {(i8x32)q, all(half(block) * scale), low, low};
 }
 
 struct Q4_K {
     static constexpr int COUNT = 256, BYTES = 144;
     static constexpr bool MINIMUM = true;
     static Group group(const uint8_t* block, int g) {
-        int scale, minimum;
-        scale_and_minimum(block + 4, g, scale, minimum);
         u8x32 q = load<u8x32>(block + 16 + g / 2 * 32);
-        q = g % 2 ? q >> 4 : q & 15;
-        float low = half(block + 2) * minimum;
-        return {(i8x32)q, all(half(block) * scale), low, low};
+        return with_minimum(block, g, g % 2 ? q >> 4 : q & 15);
     }
 };
 
@@ -134,12 +134,9 @@ struct Q5_K {
     static constexpr int COUNT = 256, BYTES = 176;
     static constexpr bool MINIMUM = true;
     static Group group(const uint8_t* block, int g) {
-        int scale, minimum;
-        scale_and_minimum(block + 4, g, scale, minimum);
         u8x32 q = load<u8x32>(block + 48 + g / 2 * 32);
         q = (g % 2 ? q >> 4 : q & 15) | ((load<u8x32>(block + 16) >> g & 1) << 4);
-        float low = half(block + 2) * minimum;
-        return {(i8x32)q, all(half(block) * scale), low, low};
+        return with_minimum(block, g, q);
     }
 };
 
@@ -387,9 +384,17 @@ Pool& pool() {
     return *one;
 }
 
-}  // namespace
-
 constexpr int PART = 16;  // rows of the weights that a thread takes at a time
+
+// Calls multiply(row of the weights, first row of x, number of rows of x): up to four at a time.
+template <class Multiplied> void each_row(int threads, int rows, int n, const Multiplied& multiply) {
+    pool().run(threads, (rows + PART - 1) / PART, [&](int part) {
+        for (int row = part * PART; row < rows && row < (part + 1) * PART; row++)
+            for (int at = 0; at < n; at += 4) multiply(row, at, std::min(4, n - at));
+    });
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -401,34 +406,22 @@ void rt_product(int format, const float* x, const uint8_t* weights, float* out, 
     quantised.set(x, n, columns);
     const Rows& input = quantised;
     const size_t bytes = size_t(columns) / form.count * form.bytes;
-    pool().run(threads, (rows + PART - 1) / PART, [&](int part) {
-        for (int row = part * PART; row < rows && row < (part + 1) * PART; row++)
-            for (int at = 0; at < n; at += 4) {
-                int some = n - at < 4 ? n - at : 4;
-                form.by[some - 1](weights + row * bytes, input, columns, at,
-                                  out + size_t(at) * rows + row, rows);
-            }
+    each_row(threads, rows, n, [&](int row, int at, int some) {
+        float* to = out + size_t(at) * rows + row;
+        form.by[some - 1](weights + row * bytes, input, columns, at, to, rows);
     });
 }
 
 // The same with e4m3 codes [rows, columns] and float32 scales [rows / 128, columns / 128].
 void rt_product_e4m3(const float* x, const uint8_t* weights, const float* scales, float* out, int n,
                      int rows, int columns, int threads) {
-    pool().run(threads, (rows + PART - 1) / PART, [&](int part) {
-        for (int row = part * PART; row < rows && row < (part + 1) * PART; row++) {
-            const uint8_t* codes = weights + size_t(row) * columns;
-            const float* factors = scales + size_t(row / 128) * (columns / 128);
-            for (int at = 0; at < n; at += 4) {
-                const float* from = x + size_t(at) * columns;
-                float* to = out + size_t(at) * rows + row;
-                switch (n - at) {
-                    case 1: multiply_e4m3<1>(codes, factors, from, columns, to, rows); break;
-                    case 2: multiply_e4m3<2>(codes, factors, from, columns, to, rows); break;
-                    case 3: multiply_e4m3<3>(codes, factors, from, columns, to, rows); break;
-                    default: multiply_e4m3<4>(codes, factors, from, columns, to, rows);
-                }
-            }
-        }
+    constexpr decltype(&multiply_e4m3<1>) by[] = {multiply_e4m3<1>, multiply_e4m3<2>,
+                                                  multiply_e4m3<3>, multiply_e4m3<4>};
+    each_row(threads, rows, n, [&](int row, int at, int some) {
+        const uint8_t* codes = weights + size_t(row) * columns;
+        const float* factors = scales + size_t(row / 128) * (columns / 128);
+        const float* from = x + size_t(at) * columns;
+        by[some - 1](codes, factors, from, columns, out + size_t(at) * rows + row, rows);
     });
 }
 }
