@@ -7,7 +7,6 @@ tensor is read in file order, checked, converted and dropped. No shard is ever r
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -270,12 +269,7 @@ class Filler:
 
     def _nbytes(self, source: Source) -> float:
         """Stored bytes of what a source takes."""
-        view = self._views[source.name]
-        shape = list(view.shape)
-        for dim, part in enumerate((source.rows, source.columns)):
-            if part is not None:
-                shape[dim] = part.stop - part.start
-        return math.prod(shape) * (view.nbytes / view.elements)
+        return self._views[source.name].nbytes_of(source.rows, source.columns)
 
     def _chunks(
         self, source: Source, region: Tensor, hand: _Hand

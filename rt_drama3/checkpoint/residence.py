@@ -96,11 +96,7 @@ def _group(target: str) -> str:
 def _add_stored(group: Residence, step: Placement, layout: ModelLayout) -> None:
     for source in step.sources:
         view = layout.views[source.name]
-        part = view.nbytes
-        for dim, some in enumerate((source.rows, source.columns)):
-            if some is not None:
-                part = part * (some.stop - some.start) // view.shape[dim]
-        group.stored[view.dtype] += part
+        group.stored[view.dtype] += round(view.nbytes_of(source.rows, source.columns))
 
 
 def _numbers(

@@ -150,6 +150,14 @@ class View:
             and all(piece.stored.unit == 1 for piece in self.pieces)
         )
 
+    def nbytes_of(self, rows: slice | None, columns: slice | None) -> float:
+        """Stored bytes of some of its rows and columns; None is all."""
+        shape = list(self.shape)
+        for dim, part in enumerate((rows, columns)):
+            if part is not None:
+                shape[dim] = part.stop - part.start
+        return math.prod(shape) * (self.nbytes / self.elements)
+
     @property
     def kept(self) -> Keeping | None:
         """How it can stay as it is stored; None if it cannot."""
